@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What bindgen reads: the kernel headers that the driver speaks to, and the
+ * prototypes of our own helpers. Order matters only for the first include, which
+ * keeps bindgen from mistaking a forward-declared enum for a struct.
+ */
+#include <linux/hrtimer_types.h>
+
+#include <linux/netdevice.h>
+#include <linux/etherdevice.h>
+#include <linux/ethtool.h>
+#include <linux/if_arp.h>
+#include <linux/if_infiniband.h>
+#include <linux/inetdevice.h>
+#include <linux/skbuff.h>
+#include <linux/rtnetlink.h>
+#include <net/addrconf.h>
+#include <net/netdev_queues.h>
+#include <net/rtnetlink.h>
+#include <linux/workqueue.h>
+#include <linux/llist.h>
+#include <linux/rcupdate.h>
+#include <linux/random.h>
+#include <linux/jiffies.h>
+
+#include <rdma/ib_verbs.h>
+#include <rdma/ib_cache.h>
+#include <rdma/ib_addr.h>
+#include <rdma/ib_sa.h>
+#include <rdma/ib_cm.h>
+#include <rdma/ib_pack.h>
+
+#include "helpers.h"
+#include "rdma_helpers.h"
+#include "params.h"
+
+/* Constants whose macros bindgen cannot evaluate by itself. */
+static const __u64 IPOIB_CONST_NETIF_F_SG = NETIF_F_SG;
+static const __u64 IPOIB_CONST_NETIF_F_HIGHDMA = NETIF_F_HIGHDMA;
+static const __u64 IPOIB_CONST_NETIF_F_VLAN_CHALLENGED = NETIF_F_VLAN_CHALLENGED;
+static const __u64 IPOIB_CONST_NETIF_F_IP_CSUM = NETIF_F_IP_CSUM;
+static const __u64 IPOIB_CONST_NETIF_F_RXCSUM = NETIF_F_RXCSUM;
+static const __u64 IPOIB_CONST_NETIF_F_TSO = NETIF_F_TSO;
+static const __u64 IPOIB_CONST_IFF_XMIT_DST_RELEASE_BOTH =
+	IFF_XMIT_DST_RELEASE | IFF_XMIT_DST_RELEASE_PERM;
+static const __u32 IPOIB_CONST_HZ = HZ;
+static const __u32 IPOIB_CONST_MAX_SKB_FRAGS = MAX_SKB_FRAGS;
+static const __u32 IPOIB_CONST_SKB_SHARED_INFO =
+	SKB_DATA_ALIGN(sizeof(struct skb_shared_info));
+/* NET_SKB_PAD is a max() expression, which no constant initialiser may hold. */
+static const __u32 IPOIB_CONST_NET_SKB_PAD =
+	L1_CACHE_BYTES > 32 ? L1_CACHE_BYTES : 32;

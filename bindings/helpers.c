@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * One function per static inline or macro that the networking wrappers need.
+ * No logic here: what to call, and when, is decided in Rust.
+ */
+#include <linux/netdevice.h>
+#include <linux/skbuff.h>
+#include <linux/rtnetlink.h>
+#include <linux/spinlock.h>
+#include <linux/workqueue.h>
+#include <linux/prefetch.h>
+#include <linux/ratelimit.h>
+#include <net/dst.h>
+#include <net/netdev_lock.h>
+
+#include "helpers.h"
+
+void *ipoib_h_netdev_priv(struct net_device *dev)
+{
+	return netdev_priv(dev);
+}
+
+void ipoib_h_dev_hold(struct net_device *dev)
+{
+	dev_hold(dev);
+}
+
+void ipoib_h_dev_put(struct net_device *dev)
+{
+	dev_put(dev);
+}
+
+struct net *ipoib_h_dev_net(struct net_device *dev)
+{
+	return dev_net(dev);
+}
+
+void ipoib_h_dev_net_set_init(struct net_device *dev)
+{
+	dev_net_set(dev, &init_net);
+}
+
+void ipoib_h_set_netdev_dev(struct net_device *dev, struct device *parent)
+{
+	SET_NETDEV_DEV(dev, parent);
+}
+
+void ipoib_h_keep_dst(struct net_device *dev)
+{
+	netif_keep_dst(dev);
+}
+
+bool ipoib_h_netif_running(struct net_device *dev)
+{
+	return netif_running(dev);
+}
+
+bool ipoib_h_netif_carrier_ok(struct net_device *dev)
+{
+	return netif_carrier_ok(dev);
+}
+
+void ipoib_h_netdev_lock_ops(struct net_device *dev)
+{
+	netdev_lock_ops(dev);
+}
+
+void ipoib_h_netdev_unlock_ops(struct net_device *dev)
+{
+	netdev_unlock_ops(dev);
+}
+
+void ipoib_h_assert_rtnl(void)
+{
+	ASSERT_RTNL();
+}
+
+struct netdev_queue *ipoib_h_get_tx_queue(struct net_device *dev, unsigned int i)
+{
+	return netdev_get_tx_queue(dev, i);
+}
+
+void ipoib_h_tx_lock_bh(struct netdev_queue *txq)
+{
+	__netif_tx_lock_bh(txq);
+}
+
+void ipoib_h_tx_unlock_bh(struct netdev_queue *txq)
+{
+	__netif_tx_unlock_bh(txq);
+}
+
+void ipoib_h_tx_stop_queue(struct netdev_queue *txq)
+{
+	netif_tx_stop_queue(txq);
+}
+
+void ipoib_h_tx_start_queue(struct netdev_queue *txq)
+{
+	netif_tx_start_queue(txq);
+}
+
+bool ipoib_h_tx_queue_stopped(struct netdev_queue *txq)
+{
+	return netif_tx_queue_stopped(txq);
+}
+
+bool ipoib_h_xmit_stopped(struct netdev_queue *txq)
+{
+	return netif_xmit_stopped(txq);
+}
+
+void ipoib_h_tx_start_all_queues(struct net_device *dev)
+{
+	netif_tx_start_all_queues(dev);
+}
+
+void ipoib_h_tx_stop_all_queues(struct net_device *dev)
+{
+	netif_tx_stop_all_queues(dev);
+}
+
+void ipoib_h_tx_disable(struct net_device *dev)
+{
+	netif_tx_disable(dev);
+}
+
+bool ipoib_h_xmit_more(void)
+{
+	return netdev_xmit_more();
+}
+
+bool ipoib_h_tx_sent_queue(struct netdev_queue *txq, unsigned int bytes, bool more)
+{
+	return __netdev_tx_sent_queue(txq, bytes, more);
+}
+
+void ipoib_h_tx_completed_queue(struct netdev_queue *txq, unsigned int pkts,
+				unsigned int bytes)
+{
+	netdev_tx_completed_queue(txq, pkts, bytes);
+}
+
+void ipoib_h_tx_reset_queue(struct netdev_queue *txq)
+{
+	netdev_tx_reset_queue(txq);
+}
+
+void ipoib_h_txq_trans_update(struct netdev_queue *txq)
+{
+	txq_trans_cond_update(txq);
+}
+
+unsigned long ipoib_h_trans_start(struct netdev_queue *txq)
+{
+	return READ_ONCE(txq->trans_start);
+}
+
+void ipoib_h_napi_add(struct net_device *dev, struct napi_struct *napi,
+		      int (*poll)(struct napi_struct *, int), int weight)
+{
+	netif_napi_add_weight(dev, napi, poll, weight);
+}
+
+void ipoib_h_napi_del(struct napi_struct *napi)
+{
+	netif_napi_del(napi);
+}
+
+/* The fields that a receive path sets are bit-fields to C: one store each. */
+void ipoib_h_skb_rx_frame(struct sk_buff *skb, struct net_device *dev, __be16 protocol,
+			  u8 pkt_type, bool checked, u16 queue)
+{
+	skb_reset_mac_header(skb);
+	skb->dev = dev;
+	skb->protocol = protocol;
+	skb->pkt_type = pkt_type;
+	skb->ip_summed = checked ? CHECKSUM_UNNECESSARY : CHECKSUM_NONE;
+	skb_record_rx_queue(skb, queue);
+}
+
+void ipoib_h_skb_reserve(struct sk_buff *skb, int len)
+{
+	skb_reserve(skb, len);
+}
+
+void *ipoib_h_skb_put(struct sk_buff *skb, unsigned int len)
+{
+	return __skb_put(skb, len);
+}
+
+void ipoib_h_skb_orphan(struct sk_buff *skb)
+{
+	skb_orphan(skb);
+}
+
+void ipoib_h_skb_dst_drop(struct sk_buff *skb)
+{
+	skb_dst_drop(skb);
+}
+
+bool ipoib_h_skb_is_gso(const struct sk_buff *skb)
+{
+	return skb_is_gso(skb);
+}
+
+int ipoib_h_skb_cow_head(struct sk_buff *skb, unsigned int headroom)
+{
+	return skb_cow_head(skb, headroom);
+}
+
+unsigned int ipoib_h_skb_nr_frags(const struct sk_buff *skb)
+{
+	return skb_shinfo(skb)->nr_frags;
+}
+
+bool ipoib_h_skb_has_frag_list(const struct sk_buff *skb)
+{
+	return skb_has_frag_list(skb);
+}
+
+struct page *ipoib_h_skb_frag_page(const struct sk_buff *skb, unsigned int i)
+{
+	return skb_frag_page(&skb_shinfo(skb)->frags[i]);
+}
+
+unsigned int ipoib_h_skb_frag_off(const struct sk_buff *skb, unsigned int i)
+{
+	return skb_frag_off(&skb_shinfo(skb)->frags[i]);
+}
+
+unsigned int ipoib_h_skb_frag_size(const struct sk_buff *skb, unsigned int i)
+{
+	return skb_frag_size(&skb_shinfo(skb)->frags[i]);
+}
+
+int ipoib_h_skb_linearize(struct sk_buff *skb)
+{
+	return skb_linearize(skb);
+}
+
+u16 ipoib_h_skb_queue_mapping(const struct sk_buff *skb)
+{
+	return skb_get_queue_mapping(skb);
+}
+
+void ipoib_h_skb_tx_timestamp(struct sk_buff *skb)
+{
+	skb_tx_timestamp(skb);
+}
+
+int ipoib_h_dev_queue_xmit(struct sk_buff *skb)
+{
+	return dev_queue_xmit(skb);
+}
+
+void ipoib_h_kfree_skb_any(struct sk_buff *skb)
+{
+	dev_kfree_skb_any(skb);
+}
+
+void ipoib_h_consume_skb_any(struct sk_buff *skb)
+{
+	dev_consume_skb_any(skb);
+}
+
+void ipoib_h_prefetch(const void *addr)
+{
+	prefetch(addr);
+}
+
+void ipoib_h_spin_lock_bh(spinlock_t *lock)
+{
+	spin_lock_bh(lock);
+}
+
+void ipoib_h_spin_unlock_bh(spinlock_t *lock)
+{
+	spin_unlock_bh(lock);
+}
+
+bool ipoib_h_spin_trylock_bh(spinlock_t *lock)
+{
+	return spin_trylock_bh(lock);
+}
+
+void ipoib_h_local_bh_disable(void)
+{
+	local_bh_disable();
+}
+
+void ipoib_h_local_bh_enable(void)
+{
+	local_bh_enable();
+}
+
+unsigned long ipoib_h_jiffies(void)
+{
+	return READ_ONCE(jiffies);
+}
+
+unsigned int ipoib_h_num_online_cpus(void)
+{
+	return num_online_cpus();
+}
+
+struct workqueue_struct *ipoib_h_alloc_ordered_wq(const char *name, bool mem_reclaim)
+{
+	return alloc_ordered_workqueue("%s", mem_reclaim ? WQ_MEM_RECLAIM : 0, name);
+}
+
+bool ipoib_h_ratelimit(void)
+{
+	static DEFINE_RATELIMIT_STATE(rs, 10 * HZ, 100);
+
+	return __ratelimit(&rs);
+}

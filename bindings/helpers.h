@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+#ifndef IPOIB_RS_HELPERS_H
+#define IPOIB_RS_HELPERS_H
+
+/*
+ * One function per static inline or macro that the networking wrappers need.
+ * bindgen reads the same prototypes that the compiler checks. No logic here.
+ */
+#include <linux/netdevice.h>
+#include <linux/skbuff.h>
+#include <linux/rtnetlink.h>
+
+/* net_device */
+void *ipoib_h_netdev_priv(struct net_device *dev);
+void ipoib_h_dev_hold(struct net_device *dev);
+void ipoib_h_dev_put(struct net_device *dev);
+struct net *ipoib_h_dev_net(struct net_device *dev);
+void ipoib_h_dev_net_set_init(struct net_device *dev);
+void ipoib_h_set_netdev_dev(struct net_device *dev, struct device *parent);
+void ipoib_h_keep_dst(struct net_device *dev);
+bool ipoib_h_netif_running(struct net_device *dev);
+bool ipoib_h_netif_carrier_ok(struct net_device *dev);
+void ipoib_h_netdev_lock_ops(struct net_device *dev);
+void ipoib_h_netdev_unlock_ops(struct net_device *dev);
+void ipoib_h_assert_rtnl(void);
+
+/* transmit queues */
+struct netdev_queue *ipoib_h_get_tx_queue(struct net_device *dev, unsigned int i);
+void ipoib_h_tx_lock_bh(struct netdev_queue *txq);
+void ipoib_h_tx_unlock_bh(struct netdev_queue *txq);
+void ipoib_h_tx_stop_queue(struct netdev_queue *txq);
+void ipoib_h_tx_start_queue(struct netdev_queue *txq);
+bool ipoib_h_tx_queue_stopped(struct netdev_queue *txq);
+bool ipoib_h_xmit_stopped(struct netdev_queue *txq);
+void ipoib_h_tx_start_all_queues(struct net_device *dev);
+void ipoib_h_tx_stop_all_queues(struct net_device *dev);
+void ipoib_h_tx_disable(struct net_device *dev);
+bool ipoib_h_xmit_more(void);
+bool ipoib_h_tx_sent_queue(struct netdev_queue *txq, unsigned int bytes, bool more);
+void ipoib_h_tx_completed_queue(struct netdev_queue *txq, unsigned int pkts,
+				unsigned int bytes);
+void ipoib_h_tx_reset_queue(struct netdev_queue *txq);
+void ipoib_h_txq_trans_update(struct netdev_queue *txq);
+unsigned long ipoib_h_trans_start(struct netdev_queue *txq);
+
+/* NAPI */
+void ipoib_h_napi_add(struct net_device *dev, struct napi_struct *napi,
+		      int (*poll)(struct napi_struct *, int), int weight);
+void ipoib_h_napi_del(struct napi_struct *napi);
+
+/* socket buffers */
+void ipoib_h_skb_rx_frame(struct sk_buff *skb, struct net_device *dev, __be16 protocol,
+			  u8 pkt_type, bool checked, u16 queue);
+void ipoib_h_skb_reserve(struct sk_buff *skb, int len);
+void *ipoib_h_skb_put(struct sk_buff *skb, unsigned int len);
+void ipoib_h_skb_orphan(struct sk_buff *skb);
+void ipoib_h_skb_dst_drop(struct sk_buff *skb);
+bool ipoib_h_skb_is_gso(const struct sk_buff *skb);
+int ipoib_h_skb_cow_head(struct sk_buff *skb, unsigned int headroom);
+unsigned int ipoib_h_skb_nr_frags(const struct sk_buff *skb);
+bool ipoib_h_skb_has_frag_list(const struct sk_buff *skb);
+struct page *ipoib_h_skb_frag_page(const struct sk_buff *skb, unsigned int i);
+unsigned int ipoib_h_skb_frag_off(const struct sk_buff *skb, unsigned int i);
+unsigned int ipoib_h_skb_frag_size(const struct sk_buff *skb, unsigned int i);
+int ipoib_h_skb_linearize(struct sk_buff *skb);
+u16 ipoib_h_skb_queue_mapping(const struct sk_buff *skb);
+void ipoib_h_skb_tx_timestamp(struct sk_buff *skb);
+int ipoib_h_dev_queue_xmit(struct sk_buff *skb);
+void ipoib_h_kfree_skb_any(struct sk_buff *skb);
+void ipoib_h_consume_skb_any(struct sk_buff *skb);
+void ipoib_h_prefetch(const void *addr);
+
+/* locks, time, RCU */
+void ipoib_h_spin_lock_bh(spinlock_t *lock);
+void ipoib_h_spin_unlock_bh(spinlock_t *lock);
+bool ipoib_h_spin_trylock_bh(spinlock_t *lock);
+void ipoib_h_local_bh_disable(void);
+void ipoib_h_local_bh_enable(void);
+unsigned long ipoib_h_jiffies(void);
+unsigned int ipoib_h_num_online_cpus(void);
+struct workqueue_struct *ipoib_h_alloc_ordered_wq(const char *name, bool mem_reclaim);
+bool ipoib_h_ratelimit(void);
+
+#endif

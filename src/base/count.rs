@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Counters that cost no atomic read-modify-write.
+
+use kernel::sync::atomic::{
+    Atomic,
+    Relaxed, //
+};
+
+/// A 64-bit counter with one writer at a time and any number of readers.
+///
+/// `add` is a plain load and store: two concurrent writers would lose counts, nothing worse. Every
+/// user names the lock or the serialisation (NAPI, transmit queue lock) that makes it the only one.
+pub(crate) struct Counter(Atomic<u64>);
+
+impl Counter {
+    /// A counter at zero.
+    pub(crate) const fn new() -> Self {
+        Self(Atomic::new(0))
+    }
+
+    /// Adds `n`; wraps at 2^64. Any context, one writer at a time.
+    #[inline]
+    pub(crate) fn add(&self, n: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
+    }
+
+    /// The present value. Any context.
+    #[inline]
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+impl Default for Counter {
+    fn default() -> Self {
+        Self::new()
+    }
+}

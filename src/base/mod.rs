@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Safe wrappers for generic kernel services that the kernel crate does not offer (yet).
+//!
+//! Knows nothing of networking or RDMA; `net` and `rdma` build on it.
+
+pub(crate) mod buf;
+pub(crate) mod count;
+pub(crate) mod flags;
+pub(crate) mod lock;
+pub(crate) mod time;
+pub(crate) mod work;

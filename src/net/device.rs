@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A view of a network device, as callbacks and holders of a reference see it.
+//!
+//! C header: [`include/linux/netdevice.h`](srctree/include/linux/netdevice.h)
+
+use core::ptr::NonNull;
+
+use kernel::{
+    error::to_result,
+    prelude::*,
+    sync::aref::AlwaysRefCounted,
+    types::Opaque, //
+};
+
+use super::rtnl::Rtnl;
+use crate::sys::bindings;
+
+/// Length of an InfiniBand link-layer address in octets.
+pub(crate) const ALEN: usize = bindings::INFINIBAND_ALEN as usize;
+
+/// Why the stack is told of a change (`call_netdevice_notifiers`).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Notify {
+    /// The device address changed.
+    ChangeAddr,
+    /// Peers should be told of our address anew (gratuitous ARP, unsolicited NA).
+    NotifyPeers,
+}
+
+/// A `struct net_device` that exists as long as the reference to this view.
+///
+/// # Invariants
+///
+/// Points into an allocated `net_device`; whoever made the reference guarantees that it is not
+/// freed while the reference lives (a counted reference, or a callback of that device).
+#[repr(transparent)]
+pub(crate) struct Device(Opaque<bindings::net_device>);
+
+// SAFETY: a `net_device` may be used from any thread; the methods below either read single words
+// or call functions that lock by themselves or demand a token.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+// SAFETY: `dev_hold` and `dev_put` count references; `free_netdev` waits for them.
+unsafe impl AlwaysRefCounted for Device {
+    fn inc_ref(&self) {
+        // SAFETY: the device is live by the type invariant.
+        unsafe { bindings::ipoib_h_dev_hold(self.as_ptr()) }
+    }
+
+    unsafe fn dec_ref(obj: NonNull<Self>) {
+        // SAFETY: the caller gives up a reference that it owns.
+        unsafe { bindings::ipoib_h_dev_put(obj.as_ptr().cast()) }
+    }
+}
+
+impl Device {
+    /// Makes a view of a raw pointer.
+    ///
+    /// # Safety
+    ///
+    /// `ptr` is a valid `net_device` that is not freed during `'a`.
+    pub(crate) unsafe fn from_raw<'a>(ptr: *mut bindings::net_device) -> &'a Self {
+        // SAFETY: `Device` is a transparent wrapper; validity is the caller's promise.
+        unsafe { &*ptr.cast::<Self>() }
+    }
+
+    /// The C object.
+    #[inline]
+    pub(crate) fn as_ptr(&self) -> *mut bindings::net_device {
+        self.0.get()
+    }
+
+    /// The interface name now; it may change as soon as this returns unless RTNL is held.
+    pub(crate) fn name(&self) -> Name {
+        let mut name = Name([0; bindings::IFNAMSIZ as usize]);
+        // SAFETY: `name` is an array in a live device; a concurrent rename can at worst give a
+        // mixture of both names, and the last octet stays 0 in our copy.
+        let src = unsafe { core::ptr::addr_of!((*self.as_ptr()).name).read() };
+        for (to, from) in name.0.iter_mut().zip(src).take(bindings::IFNAMSIZ as usize - 1) {
+            *to = from;
+        }
+        name
+    }
+
+    /// The interface index; 0 before registration.
+    pub(crate) fn ifindex(&self) -> i32 {
+        // SAFETY: a plain word of a live device.
+        unsafe { (*self.as_ptr()).ifindex }
+    }
+
+    /// The MTU in octets, without any link-layer header. Any context.
+    #[inline]
+    pub(crate) fn mtu(&self) -> u32 {
+        // SAFETY: an aligned word that the stack may write at any time.
+        unsafe { core::ptr::addr_of!((*self.as_ptr()).mtu).read_volatile() }
+    }
+
+    /// Whether the interface is administratively up and its open succeeded. Any context.
+    pub(crate) fn running(&self) -> bool {
+        // SAFETY: reads a flag of a live device.
+        unsafe { bindings::ipoib_h_netif_running(self.as_ptr()) }
+    }
+
+    /// Whether carrier is on. Any context.
+    pub(crate) fn carrier(&self) -> bool {
+        // SAFETY: reads a flag of a live device.
+        unsafe { bindings::ipoib_h_netif_carrier_ok(self.as_ptr()) }
+    }
+
+    /// Switches carrier; does nothing if it is so already. Process or softirq context, no RTNL
+    /// needed.
+    pub(crate) fn set_carrier(&self, on: bool) {
+        // SAFETY: the device is live; both functions are safe before and after registration.
+        unsafe {
+            if on {
+                bindings::netif_carrier_on(self.as_ptr());
+            } else {
+                bindings::netif_carrier_off(self.as_ptr());
+            }
+        }
+    }
+
+    /// The device address.
+    pub(crate) fn addr(&self) -> [u8; ALEN] {
+        // SAFETY: `dev_addr` points to at least MAX_ADDR_LEN (32) octets in a live device; a
+        // concurrent change can at worst give a mixture, as for every reader in the kernel.
+        unsafe { (*self.as_ptr()).dev_addr.cast::<[u8; ALEN]>().read() }
+    }
+
+    /// Overwrites the device address from octet `offset` on. Tells nobody; see [`Device::notify`].
+    pub(crate) fn set_addr(&self, _rtnl: &Rtnl, offset: usize, octets: &[u8]) -> Result {
+        if offset.checked_add(octets.len()).is_none_or(|end| end > ALEN) {
+            return Err(EINVAL);
+        }
+        // SAFETY: the range lies within the address, and RTNL serialises writers.
+        unsafe {
+            bindings::dev_addr_mod(
+                self.as_ptr(),
+                offset as u32,
+                octets.as_ptr().cast(),
+                octets.len(),
+            )
+        };
+        Ok(())
+    }
+
+    /// The broadcast address.
+    pub(crate) fn broadcast(&self) -> [u8; ALEN] {
+        // SAFETY: an array of MAX_ADDR_LEN octets in a live device; as for `addr`.
+        unsafe { core::ptr::addr_of!((*self.as_ptr()).broadcast).cast::<[u8; ALEN]>().read() }
+    }
+
+    /// Sets the MTU as `ip link set mtu` does, through `ndo_change_mtu`. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// What `ndo_change_mtu` or a notifier says.
+    pub(crate) fn set_mtu(&self, _rtnl: &Rtnl, mtu: u32) -> Result {
+        // SAFETY: RTNL is held; `dev_set_mtu` takes the instance lock by itself.
+        to_result(unsafe { bindings::dev_set_mtu(self.as_ptr(), mtu as i32) })
+    }
+
+    /// Writes the MTU without a check or notification: only from inside `ndo_change_mtu`.
+    pub(crate) fn store_mtu(&self, _rtnl: &Rtnl, mtu: u32) {
+        // SAFETY: an aligned word; RTNL serialises writers, readers take it volatile.
+        unsafe {
+            core::ptr::addr_of_mut!((*self.as_ptr()).mtu).write_volatile(mtu)
+        }
+    }
+
+    /// Tells the stack of a change. May sleep.
+    pub(crate) fn notify(&self, _rtnl: &Rtnl, what: Notify) {
+        let event = match what {
+            Notify::ChangeAddr => bindings::netdev_cmd::NETDEV_CHANGEADDR,
+            Notify::NotifyPeers => bindings::netdev_cmd::NETDEV_NOTIFY_PEERS,
+        };
+        // SAFETY: RTNL is held and the device is live.
+        unsafe { bindings::call_netdevice_notifiers(event.0 as usize, self.as_ptr()) };
+    }
+
+    /// Whether the device is registered (between `register_netdev` and `unregister_netdev`).
+    pub(crate) fn registered(&self, _rtnl: &Rtnl) -> bool {
+        // SAFETY: a byte of a live device, written under RTNL.
+        unsafe { (*self.as_ptr()).reg_state == bindings::netdev_reg_state_NETREG_REGISTERED as u8 }
+    }
+
+    /// Lets all transmit queues run.
+    pub(crate) fn start_all_queues(&self) {
+        // SAFETY: the device is live.
+        unsafe { bindings::ipoib_h_tx_start_all_queues(self.as_ptr()) }
+    }
+
+    /// Stops all transmit queues and waits until no transmit function runs. Process context; the
+    /// caller holds no transmit lock.
+    pub(crate) fn disable_tx(&self) {
+        // SAFETY: the device is live; takes each transmit lock in turn with BH disabled.
+        unsafe { bindings::ipoib_h_tx_disable(self.as_ptr()) }
+    }
+}
+
+/// A copy of an interface name.
+#[derive(Clone, Copy)]
+pub(crate) struct Name([u8; bindings::IFNAMSIZ as usize]);
+
+impl Name {
+    /// The name as a C string.
+    pub(crate) fn as_cstr(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.0).unwrap_or(c"?")
+    }
+}
+
+impl kernel::fmt::Display for Name {
+    fn fmt(&self, f: &mut kernel::fmt::Formatter<'_>) -> kernel::fmt::Result {
+        kernel::fmt::Display::fmt(self.as_cstr(), f)
+    }
+}

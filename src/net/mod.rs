@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Safe wrappers for network devices: registration and callbacks, transmit queues, NAPI, socket
+//! buffers, receive buffers, notifiers.
+//!
+//! Written as if for the kernel crate: it names neither `rdma` nor `ipoib`.
+
+pub(crate) mod device;
+pub(crate) mod napi;
+pub(crate) mod notifier;
+pub(crate) mod ops;
+pub(crate) mod registration;
+pub(crate) mod rtnl;
+pub(crate) mod rxbuf;
+pub(crate) mod skb;
+pub(crate) mod txq;

@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The callbacks of a network device as a trait, and the adapters that C calls.
+//!
+//! Each adapter turns raw pointers into a view, the driver's data and tokens for the locks that
+//! the kernel holds in that callback, and calls one trait method. No logic here.
+//!
+//! C header: [`include/linux/netdevice.h`](srctree/include/linux/netdevice.h)
+
+use core::{
+    marker::PhantomData,
+    ptr::NonNull, //
+};
+
+use kernel::{
+    error::from_result,
+    ffi::{
+        c_int,
+        c_uint,
+        c_void, //
+    },
+    prelude::*,
+    sync::{
+        Arc,
+        ArcBorrow, //
+    }, //
+};
+
+use super::{
+    device::{
+        Device,
+        ALEN, //
+    },
+    rtnl::Rtnl,
+    skb::SkBuff,
+    txq::TxLocked, //
+};
+use crate::sys::bindings;
+
+/// Octets of the link-layer header that [`Ops::hard_header`] makes.
+pub(crate) const HARD_HEADER: usize = super::rxbuf::HARD_LEN;
+
+/// Sums for `ip -s link`.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Stats {
+    pub(crate) rx_packets: u64,
+    pub(crate) rx_bytes: u64,
+    pub(crate) rx_dropped: u64,
+    pub(crate) rx_errors: u64,
+    pub(crate) rx_length_errors: u64,
+    pub(crate) multicast: u64,
+    pub(crate) tx_packets: u64,
+    pub(crate) tx_bytes: u64,
+    pub(crate) tx_dropped: u64,
+    pub(crate) tx_errors: u64,
+}
+
+/// What a driver does for its network devices.
+pub(crate) trait Ops: Send + Sync + Sized + 'static {
+    /// Brings the interface up. RTNL held; may sleep.
+    fn open(this: ArcBorrow<'_, Self>, dev: &Device, rtnl: &Rtnl) -> Result;
+
+    /// Takes the interface down. RTNL held; may sleep; cannot fail.
+    fn stop(this: ArcBorrow<'_, Self>, dev: &Device, rtnl: &Rtnl);
+
+    /// The device is being unregistered and is down: gives back all that depends on it, among
+    /// that every reference on `dev`. RTNL held; may sleep. May be called twice.
+    fn uninit(this: ArcBorrow<'_, Self>, dev: &Device);
+
+    /// Sends a packet whose data starts with the [`HARD_HEADER`] octets. Softirq or process
+    /// context with BH off, transmit lock held, inside an RCU read section.
+    fn transmit(this: ArcBorrow<'_, Self>, dev: &Device, skb: SkBuff, lock: &mut TxLocked<'_>);
+
+    /// The link-layer header for a packet of ethertype `protocol` (host byte order) to `to`.
+    fn hard_header(protocol: u16, to: &[u8; ALEN]) -> [u8; HARD_HEADER];
+
+    /// Changes the MTU; on success the driver has stored it. RTNL held; may sleep.
+    fn change_mtu(this: ArcBorrow<'_, Self>, dev: &Device, rtnl: &Rtnl, mtu: u32) -> Result;
+
+    /// The multicast addresses that the stack wants; those of a wrong length are not shown. RTNL
+    /// held; may sleep. An error makes the core try again later.
+    fn set_multicast(
+        this: ArcBorrow<'_, Self>,
+        dev: &Device,
+        addrs: &mut dyn Iterator<Item = [u8; ALEN]>,
+    ) -> Result;
+
+    /// The transmit queue `queue` has been stopped for the watchdog's time. Softirq context.
+    fn tx_timeout(this: ArcBorrow<'_, Self>, dev: &Device, queue: u32);
+
+    /// Sums of the counters. Any context that may not sleep.
+    fn stats(this: ArcBorrow<'_, Self>) -> Stats;
+}
+
+/// What the private area of the device holds.
+///
+/// # Invariants
+///
+/// `data` is null or came from `Arc::into_raw` and owns one reference.
+#[repr(C)]
+pub(super) struct PrivSlot<T> {
+    data: *const T,
+}
+
+/// The C side of [`Ops`].
+pub(super) struct Adapter<T: Ops>(PhantomData<T>);
+
+impl<T: Ops> Adapter<T> {
+    pub(super) const NETDEV_OPS: bindings::net_device_ops = bindings::net_device_ops {
+        ndo_uninit: Some(Self::uninit),
+        ndo_open: Some(Self::open),
+        ndo_stop: Some(Self::stop),
+        ndo_start_xmit: Some(Self::start_xmit),
+        ndo_change_mtu: Some(Self::change_mtu),
+        ndo_set_rx_mode_async: Some(Self::set_rx_mode),
+        ndo_tx_timeout: Some(Self::tx_timeout),
+        ndo_get_stats64: Some(Self::get_stats64),
+        ..pin_init::zeroed()
+    };
+
+    pub(super) const HEADER_OPS: bindings::header_ops = bindings::header_ops {
+        create: Some(Self::create_header),
+        ..pin_init::zeroed()
+    };
+
+    pub(super) const PRIV_SIZE: usize = size_of::<PrivSlot<T>>();
+
+    /// Puts the driver's data into a new device.
+    ///
+    /// # Safety
+    ///
+    /// `dev` was allocated with [`Self::PRIV_SIZE`], its private area is zeroed and not in use.
+    pub(super) unsafe fn install(dev: *mut bindings::net_device, data: Arc<T>) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let slot = bindings::ipoib_h_netdev_priv(dev).cast::<PrivSlot<T>>();
+            (*slot).data = Arc::into_raw(data);
+        }
+    }
+
+    /// The driver's data.
+    ///
+    /// # Safety
+    ///
+    /// `dev` is live, [`Self::install`] was called for it, and `priv_destructor` was not, nor will
+    /// it be while `'a` lasts.
+    unsafe fn data<'a>(dev: *mut bindings::net_device) -> ArcBorrow<'a, T> {
+        // SAFETY: by the invariant of `PrivSlot` and the caller's promise the pointer is that of a
+        // live `Arc`.
+        unsafe {
+            let slot = bindings::ipoib_h_netdev_priv(dev).cast::<PrivSlot<T>>();
+            ArcBorrow::from_raw((*slot).data)
+        }
+    }
+
+    /// Drops the driver's data; harmless when repeated (TRAP-36).
+    ///
+    /// # Safety
+    ///
+    /// `dev` is live and no callback runs or will run for it.
+    pub(super) unsafe extern "C" fn priv_destructor(dev: *mut bindings::net_device) {
+        // SAFETY: by the invariant of `PrivSlot`; the slot is emptied before the reference goes.
+        unsafe {
+            let slot = bindings::ipoib_h_netdev_priv(dev).cast::<PrivSlot<T>>();
+            let data = core::mem::replace(&mut (*slot).data, core::ptr::null());
+            if !data.is_null() {
+                drop(Arc::from_raw(data));
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// Called by the core, RTNL held, for a device of this adapter.
+    unsafe extern "C" fn open(dev: *mut bindings::net_device) -> c_int {
+        // SAFETY: `__dev_open` calls with RTNL held and the device registered.
+        let (this, view, rtnl) =
+            unsafe { (Self::data(dev), Device::from_raw(dev), Rtnl::assume_held()) };
+        from_result(|| T::open(this, view, &rtnl).map(|()| 0))
+    }
+
+    /// # Safety
+    ///
+    /// Called by the core, RTNL held, for a device of this adapter.
+    unsafe extern "C" fn stop(dev: *mut bindings::net_device) -> c_int {
+        // SAFETY: `__dev_close_many` calls with RTNL held and the device registered.
+        let (this, view, rtnl) =
+            unsafe { (Self::data(dev), Device::from_raw(dev), Rtnl::assume_held()) };
+        T::stop(this, view, &rtnl);
+        0
+    }
+
+    /// # Safety
+    ///
+    /// Called by the core, RTNL held, for a device of this adapter.
+    unsafe extern "C" fn uninit(dev: *mut bindings::net_device) {
+        // SAFETY: called from unregistration (or a failed registration), before the destructor.
+        let (this, view) = unsafe { (Self::data(dev), Device::from_raw(dev)) };
+        T::uninit(this, view);
+    }
+
+    /// # Safety
+    ///
+    /// Called by the core with the transmit lock of the packet's queue held.
+    unsafe extern "C" fn start_xmit(
+        skb: *mut bindings::sk_buff,
+        dev: *mut bindings::net_device,
+    ) -> bindings::netdev_tx_t {
+        // SAFETY: the core passes a valid buffer and with it its ownership, holds the lock of the
+        // queue that the buffer is mapped to (the device is not lockless), and keeps the device
+        // registered meanwhile.
+        unsafe {
+            if let Some(ptr) = NonNull::new(skb) {
+                let skb = SkBuff::from_raw(ptr);
+                let txq = bindings::ipoib_h_get_tx_queue(dev, u32::from(skb.queue_mapping()));
+                if let Some(txq) = NonNull::new(txq) {
+                    let mut lock = TxLocked::assume_held(txq);
+                    T::transmit(Self::data(dev), Device::from_raw(dev), skb, &mut lock);
+                }
+            }
+        }
+        bindings::netdev_tx::NETDEV_TX_OK
+    }
+
+    /// # Safety
+    ///
+    /// Called by the core, RTNL held, for a device of this adapter.
+    unsafe extern "C" fn change_mtu(dev: *mut bindings::net_device, mtu: c_int) -> c_int {
+        // SAFETY: `__netif_set_mtu` calls with RTNL held and the device registered.
+        let (this, view, rtnl) =
+            unsafe { (Self::data(dev), Device::from_raw(dev), Rtnl::assume_held()) };
+        from_result(|| {
+            let mtu = u32::try_from(mtu).map_err(|_| EINVAL)?;
+            T::change_mtu(this, view, &rtnl, mtu).map(|()| 0)
+        })
+    }
+
+    /// # Safety
+    ///
+    /// Called by the core in process context with RTNL held; the lists are snapshots.
+    unsafe extern "C" fn set_rx_mode(
+        dev: *mut bindings::net_device,
+        _uc: *mut bindings::netdev_hw_addr_list,
+        mc: *mut bindings::netdev_hw_addr_list,
+    ) -> c_int {
+        // SAFETY: the device is registered; the snapshot is ours to read during the call.
+        let (this, view) = unsafe { (Self::data(dev), Device::from_raw(dev)) };
+        // SAFETY: as above.
+        let mut addrs = unsafe { McAddrs::new(mc) };
+        from_result(|| T::set_multicast(this, view, &mut addrs).map(|()| 0))
+    }
+
+    /// # Safety
+    ///
+    /// Called by the watchdog timer for a registered device of this adapter.
+    unsafe extern "C" fn tx_timeout(dev: *mut bindings::net_device, queue: c_uint) {
+        // SAFETY: the watchdog runs only while the device is registered and up.
+        let (this, view) = unsafe { (Self::data(dev), Device::from_raw(dev)) };
+        T::tx_timeout(this, view, queue);
+    }
+
+    /// # Safety
+    ///
+    /// Called by the core for a live device of this adapter; `out` is zeroed or filled already.
+    unsafe extern "C" fn get_stats64(
+        dev: *mut bindings::net_device,
+        out: *mut bindings::rtnl_link_stats64,
+    ) {
+        // SAFETY: the caller keeps the device registered.
+        let s = T::stats(unsafe { Self::data(dev) });
+        // SAFETY: `out` is the caller's.
+        let out = unsafe { &mut *out };
+        out.rx_packets = s.rx_packets;
+        out.rx_bytes = s.rx_bytes;
+        out.rx_dropped = s.rx_dropped;
+        out.rx_errors = s.rx_errors;
+        out.rx_length_errors = s.rx_length_errors;
+        out.multicast = s.multicast;
+        out.tx_packets = s.tx_packets;
+        out.tx_bytes = s.tx_bytes;
+        out.tx_dropped = s.tx_dropped;
+        out.tx_errors = s.tx_errors;
+    }
+
+    /// # Safety
+    ///
+    /// Called by the stack with a valid buffer that has [`HARD_HEADER`] octets of headroom
+    /// (`hard_header_len`); `daddr` is null or a link-layer address of the device's length.
+    unsafe extern "C" fn create_header(
+        skb: *mut bindings::sk_buff,
+        _dev: *mut bindings::net_device,
+        protocol: u16,
+        daddr: *const c_void,
+        _saddr: *const c_void,
+        _len: c_uint,
+    ) -> c_int {
+        // Packet sockets may send without a destination (TX-2): there is nothing to put there, as
+        // the negative length says.
+        if daddr.is_null() {
+            return -(HARD_HEADER as c_int);
+        }
+        // SAFETY: the address has the device's 20 octets.
+        let to = unsafe { &*daddr.cast::<[u8; ALEN]>() };
+        let header = T::hard_header(protocol, to);
+        // SAFETY: the stack has reserved the headroom; `skb_push` checks it.
+        unsafe {
+            let at = bindings::skb_push(skb, HARD_HEADER as u32).cast::<[u8; HARD_HEADER]>();
+            at.write(header);
+        }
+        HARD_HEADER as c_int
+    }
+}
+
+/// Walks a snapshot of a device's multicast list.
+struct McAddrs<'a> {
+    head: *mut bindings::list_head,
+    at: *mut bindings::list_head,
+    _life: PhantomData<&'a ()>,
+}
+
+impl McAddrs<'_> {
+    /// # Safety
+    ///
+    /// `list` is a valid list that nobody changes while the result is used.
+    unsafe fn new(list: *mut bindings::netdev_hw_addr_list) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let head = core::ptr::addr_of_mut!((*list).list);
+            Self {
+                head,
+                at: (*head).next,
+                _life: PhantomData,
+            }
+        }
+    }
+}
+
+impl Iterator for McAddrs<'_> {
+    type Item = [u8; ALEN];
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.at == self.head {
+            return None;
+        }
+        // SAFETY: a member of the list, which nobody changes; entries hold MAX_ADDR_LEN octets.
+        unsafe {
+            let entry = kernel::container_of!(self.at, bindings::netdev_hw_addr, list);
+            self.at = (*self.at).next;
+            Some(core::ptr::addr_of!((*entry).addr).cast::<[u8; ALEN]>().read())
+        }
+    }
+}

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Making, registering and unregistering a network device.
+
+use core::marker::PhantomData;
+
+use kernel::{
+    device,
+    error::to_result,
+    prelude::*,
+    sync::Arc, //
+};
+
+use super::{
+    device::{
+        Device,
+        ALEN, //
+    },
+    ops::{
+        Adapter,
+        Ops,
+        HARD_HEADER, //
+    }, //
+};
+use crate::sys::bindings;
+
+/// Milliseconds that a stopped transmit queue may stay so before the watchdog calls (NET-7).
+const WATCHDOG_MS: u32 = 10_000;
+/// Packets in the default queueing discipline (NET-7).
+const TX_QUEUE_LEN: u32 = 1000;
+
+/// What the device looks like when it registers.
+pub(crate) struct Config<'a> {
+    /// Device address.
+    pub(crate) addr: [u8; ALEN],
+    /// Broadcast address.
+    pub(crate) broadcast: [u8; ALEN],
+    /// MTU at start, octets.
+    pub(crate) mtu: u32,
+    /// Largest MTU that the core lets through to `change_mtu`, octets.
+    pub(crate) max_mtu: u32,
+    /// Whether packets may come in several pieces.
+    pub(crate) scatter: bool,
+    /// Port number counted from 0, for udev's names.
+    pub(crate) port: u16,
+    /// The device that the interface hangs below in sysfs.
+    pub(crate) parent: Option<&'a device::Device>,
+}
+
+/// An allocated device that is not registered. Dropping it frees it.
+///
+/// # Invariants
+///
+/// `dev` is allocated, not registered, holds the driver's data, and is ours to free.
+pub(crate) struct Unregistered<T: Ops> {
+    dev: *mut bindings::net_device,
+    _data: PhantomData<T>,
+}
+
+/// A registered device. Dropping it unregisters it (takes RTNL, may sleep) and frees it.
+///
+/// # Invariants
+///
+/// `dev` is registered by us and not yet unregistered.
+pub(crate) struct Registration<T: Ops> {
+    dev: *mut bindings::net_device,
+    _data: PhantomData<T>,
+}
+
+// SAFETY: a device may be unregistered by any thread.
+unsafe impl<T: Ops> Send for Registration<T> {}
+// SAFETY: `&Registration` only gives out the `Sync` view.
+unsafe impl<T: Ops> Sync for Registration<T> {}
+
+impl<T: Ops> Unregistered<T> {
+    /// Allocates a device named by `name` (with a `%d` for the number) with `queues` transmit and
+    /// receive queues, and gives it `data`. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new(name: &CStr, queues: u32, data: Arc<T>) -> Result<Self> {
+        // SAFETY: `name` is a C string; `setup` is sound for a new device.
+        let dev = unsafe {
+            bindings::alloc_netdev_mqs(
+                Adapter::<T>::PRIV_SIZE as i32,
+                name.as_char_ptr(),
+                bindings::NET_NAME_UNKNOWN as u8,
+                Some(Self::setup),
+                queues,
+                queues,
+            )
+        };
+        if dev.is_null() {
+            return Err(ENOMEM);
+        }
+        // SAFETY: a new device with a zeroed private area of the right size.
+        unsafe { Adapter::<T>::install(dev, data) };
+        // INVARIANT: allocated above and known to nobody else.
+        Ok(Self {
+            dev,
+            _data: PhantomData,
+        })
+    }
+
+    /// The view of the device.
+    pub(crate) fn device(&self) -> &Device {
+        // SAFETY: live by the type invariant.
+        unsafe { Device::from_raw(self.dev) }
+    }
+
+    /// # Safety
+    ///
+    /// Called by `alloc_netdev_mqs` for a new device.
+    unsafe extern "C" fn setup(dev: *mut bindings::net_device) {
+        // SAFETY: a new device that nobody else knows.
+        let dev = unsafe { &mut *dev };
+        dev.type_ = bindings::ARPHRD_INFINIBAND as u16;
+        dev.addr_len = ALEN as u8;
+        dev.hard_header_len = HARD_HEADER as u16;
+        dev.flags |= bindings::net_device_flags_IFF_BROADCAST
+            | bindings::net_device_flags_IFF_MULTICAST;
+        dev.tx_queue_len = TX_QUEUE_LEN;
+        dev.watchdog_timeo = (WATCHDOG_MS / 1000 * bindings::IPOIB_CONST_HZ) as i32;
+        dev.netdev_ops = &Adapter::<T>::NETDEV_OPS;
+        dev.header_ops = &Adapter::<T>::HEADER_OPS;
+        dev.needs_free_netdev = true;
+        dev.priv_destructor = Some(Adapter::<T>::priv_destructor);
+    }
+
+    /// Registers the device under its name template. Takes RTNL; may sleep.
+    ///
+    /// # Errors
+    ///
+    /// What `register_netdev` says; the device is freed then.
+    pub(crate) fn register(self, config: &Config<'_>) -> Result<Registration<T>> {
+        // SAFETY: not registered, so nobody else reads or writes these fields yet.
+        unsafe {
+            let dev = &mut *self.dev;
+            dev.mtu = config.mtu;
+            dev.max_mtu = config.max_mtu;
+            dev.min_mtu = 0;
+            dev.features = bindings::IPOIB_CONST_NETIF_F_VLAN_CHALLENGED
+                | bindings::IPOIB_CONST_NETIF_F_HIGHDMA;
+            if config.scatter {
+                dev.features |= bindings::IPOIB_CONST_NETIF_F_SG;
+            }
+            for (to, from) in dev.broadcast.iter_mut().zip(config.broadcast) {
+                *to = from;
+            }
+            dev.dev_port = config.port;
+            dev.dev_id = config.port;
+            bindings::ipoib_h_keep_dst(self.dev);
+            bindings::dev_addr_mod(self.dev, 0, config.addr.as_ptr().cast(), ALEN);
+            if let Some(parent) = config.parent {
+                // CAST: `Device` is a transparent wrapper of `struct device`.
+                let parent = core::ptr::from_ref(parent).cast_mut().cast();
+                bindings::ipoib_h_set_netdev_dev(self.dev, parent);
+            }
+        }
+        // Carrier is the driver's to give: without this the stack would think it on.
+        self.device().set_carrier(false);
+        // SAFETY: fully set up; takes RTNL by itself.
+        to_result(unsafe { bindings::register_netdev(self.dev) })?;
+        let this = core::mem::ManuallyDrop::new(self);
+        // INVARIANT: registered just now.
+        Ok(Registration {
+            dev: this.dev,
+            _data: PhantomData,
+        })
+    }
+}
+
+impl<T: Ops> Drop for Unregistered<T> {
+    fn drop(&mut self) {
+        // SAFETY: allocated and not registered by the type invariant; a failed registration may
+        // have run the destructor already, which is harmless to repeat.
+        unsafe {
+            Adapter::<T>::priv_destructor(self.dev);
+            bindings::free_netdev(self.dev);
+        }
+    }
+}
+
+impl<T: Ops> Registration<T> {
+    /// The view of the device.
+    pub(crate) fn device(&self) -> &Device {
+        // SAFETY: registered by the type invariant.
+        unsafe { Device::from_raw(self.dev) }
+    }
+}
+
+impl<T: Ops> Drop for Registration<T> {
+    fn drop(&mut self) {
+        // SAFETY: registered by the type invariant. Unregistration takes the device down, calls
+        // `uninit`, waits for all references, runs the destructor and frees the device.
+        unsafe { bindings::unregister_netdev(self.dev) }
+    }
+}

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Socket buffers with one owner.
+//!
+//! C header: [`include/linux/skbuff.h`](srctree/include/linux/skbuff.h)
+
+use core::{
+    mem::ManuallyDrop,
+    ptr::NonNull, //
+};
+
+use kernel::{
+    error::to_result,
+    prelude::*, //
+};
+
+use super::device::Device;
+use crate::{
+    base::buf::Segments,
+    sys::bindings, //
+};
+
+/// An owned `struct sk_buff`. Dropping it frees the packet as a drop (not as consumed).
+///
+/// # Invariants
+///
+/// `ptr` is a valid buffer that nobody else frees; its data may be shared with clones, so only
+/// the header that we make writable ourselves is written.
+pub(crate) struct SkBuff {
+    ptr: NonNull<bindings::sk_buff>,
+}
+
+// SAFETY: a buffer has one owner, who may be any thread.
+unsafe impl Send for SkBuff {}
+// SAFETY: the methods on `&self` only read.
+unsafe impl Sync for SkBuff {}
+
+impl SkBuff {
+    /// Takes over a buffer.
+    ///
+    /// # Safety
+    ///
+    /// `ptr` is a valid buffer whose ownership passes to the result.
+    pub(crate) unsafe fn from_raw(ptr: NonNull<bindings::sk_buff>) -> Self {
+        // INVARIANT: the caller's promise.
+        Self { ptr }
+    }
+
+    /// Gives the buffer away.
+    #[inline]
+    pub(crate) fn into_raw(self) -> *mut bindings::sk_buff {
+        ManuallyDrop::new(self).ptr.as_ptr()
+    }
+
+    #[inline]
+    pub(crate) fn as_ptr(&self) -> *mut bindings::sk_buff {
+        self.ptr.as_ptr()
+    }
+
+    /// Octets in the packet, linear part and fragments, from the present start.
+    #[inline]
+    pub(crate) fn len(&self) -> u32 {
+        // SAFETY: a field of a valid buffer.
+        unsafe { (*self.as_ptr()).len }
+    }
+
+    /// The linear part from the present start.
+    #[inline]
+    pub(crate) fn head(&self) -> &[u8] {
+        // SAFETY: `data` points to `len - data_len` linear octets of a valid buffer, which live
+        // as long as the buffer.
+        unsafe {
+            let skb = self.as_ptr();
+            let headlen = (*skb).len.wrapping_sub((*skb).data_len) as usize;
+            core::slice::from_raw_parts((*skb).data, headlen)
+        }
+    }
+
+    /// Cuts `n` octets off the start of the linear part. Returns whether there were so many.
+    #[inline]
+    pub(crate) fn pull(&mut self, n: usize) -> bool {
+        if self.head().len() < n {
+            return false;
+        }
+        // SAFETY: `n` linear octets are there.
+        unsafe { bindings::skb_pull(self.as_ptr(), n as u32) };
+        true
+    }
+
+    /// Puts `octets` in front, copying the head first if clones share it.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn push(&mut self, octets: &[u8]) -> Result {
+        let n = octets.len() as u32;
+        // SAFETY: valid buffer; makes the headroom private and big enough.
+        to_result(unsafe { bindings::ipoib_h_skb_cow_head(self.as_ptr(), n) })?;
+        // SAFETY: the headroom has `n` writable octets, as just established.
+        unsafe {
+            let at = bindings::skb_push(self.as_ptr(), n).cast::<u8>();
+            core::ptr::copy_nonoverlapping(octets.as_ptr(), at, octets.len());
+        }
+        Ok(())
+    }
+
+    /// Whether the packet still has to be segmented by whoever sends it.
+    #[inline]
+    pub(crate) fn is_gso(&self) -> bool {
+        // SAFETY: valid buffer.
+        unsafe { bindings::ipoib_h_skb_is_gso(self.as_ptr()) }
+    }
+
+    /// The transmit queue that the stack has chosen.
+    #[inline]
+    pub(crate) fn queue_mapping(&self) -> u16 {
+        // SAFETY: valid buffer.
+        unsafe { bindings::ipoib_h_skb_queue_mapping(self.as_ptr()) }
+    }
+
+    /// How many pieces of memory the packet lies in.
+    #[inline]
+    pub(crate) fn segments(&self) -> usize {
+        usize::from(!self.head().is_empty()) + self.nr_frags()
+    }
+
+    /// Gathers the packet into one piece. Any context (allocates with `GFP_ATOMIC`).
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn linearize(&mut self) -> Result {
+        // SAFETY: valid buffer that we own.
+        to_result(unsafe { bindings::ipoib_h_skb_linearize(self.as_ptr()) })
+    }
+
+    /// Whether the packet carries a list of further buffers, which hardware cannot gather.
+    #[inline]
+    pub(crate) fn has_frag_list(&self) -> bool {
+        // SAFETY: valid buffer.
+        unsafe { bindings::ipoib_h_skb_has_frag_list(self.as_ptr()) }
+    }
+
+    /// Frees the sender's account and the route, which must not wait for a late completion
+    /// (TX-14), and takes the software timestamp. Call just before posting.
+    #[inline]
+    pub(crate) fn detach(&mut self) {
+        // SAFETY: valid buffer that we own; its dst is not used after this.
+        unsafe {
+            bindings::ipoib_h_skb_tx_timestamp(self.as_ptr());
+            bindings::ipoib_h_skb_orphan(self.as_ptr());
+            bindings::ipoib_h_skb_dst_drop(self.as_ptr());
+        }
+    }
+
+    /// Sends the packet through `dev`'s queueing discipline, from the start. Not in hard
+    /// interrupts.
+    pub(crate) fn transmit(self, dev: &Device) {
+        // SAFETY: ownership passes to the stack; `dev` is live, and the stack holds the packet on
+        // its queues only while the device exists.
+        unsafe {
+            (*self.as_ptr()).__bindgen_anon_1.__bindgen_anon_1.__bindgen_anon_1.dev = dev.as_ptr();
+            bindings::ipoib_h_dev_queue_xmit(self.into_raw());
+        }
+    }
+
+    /// Frees the packet as duly sent. Any context.
+    pub(crate) fn consume(self) {
+        // SAFETY: ownership passes to the callee.
+        unsafe { bindings::ipoib_h_consume_skb_any(self.into_raw()) }
+    }
+}
+
+impl Drop for SkBuff {
+    fn drop(&mut self) {
+        // SAFETY: we own the buffer.
+        unsafe { bindings::ipoib_h_kfree_skb_any(self.as_ptr()) }
+    }
+}
+
+// SAFETY: the pieces are those of a buffer that we own and whose length and fragments do not
+// change while the caller keeps the value: all methods that change them take it by `&mut`.
+unsafe impl Segments for SkBuff {
+    #[inline]
+    fn linear(&self) -> Option<(*const u8, usize)> {
+        let head = self.head();
+        (!head.is_empty()).then_some((head.as_ptr(), head.len()))
+    }
+
+    #[inline]
+    fn nr_frags(&self) -> usize {
+        // SAFETY: valid buffer.
+        unsafe { bindings::ipoib_h_skb_nr_frags(self.as_ptr()) as usize }
+    }
+
+    #[inline]
+    fn frag(&self, i: usize) -> Option<(*mut bindings::page, usize, usize)> {
+        if i >= self.nr_frags() {
+            return None;
+        }
+        let i = i as u32;
+        // SAFETY: valid buffer, and the index is below its number of fragments.
+        unsafe {
+            Some((
+                bindings::ipoib_h_skb_frag_page(self.as_ptr(), i),
+                bindings::ipoib_h_skb_frag_off(self.as_ptr(), i) as usize,
+                bindings::ipoib_h_skb_frag_size(self.as_ptr(), i) as usize,
+            ))
+        }
+    }
+}
+
+/// A chain of packets, first in first out, without allocation.
+///
+/// # Invariants
+///
+/// The buffers from `first` along their `next` links to `last` belong to this value.
+pub(crate) struct SkbList {
+    first: *mut bindings::sk_buff,
+    last: *mut bindings::sk_buff,
+    len: usize,
+}
+
+// SAFETY: owns its buffers, which may be freed by any thread.
+unsafe impl Send for SkbList {}
+
+impl SkbList {
+    /// An empty list.
+    pub(crate) const fn new() -> Self {
+        Self {
+            first: core::ptr::null_mut(),
+            last: core::ptr::null_mut(),
+            len: 0,
+        }
+    }
+
+    /// How many packets are in the list.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Appends a packet.
+    pub(crate) fn push(&mut self, skb: SkBuff) {
+        let skb = skb.into_raw();
+        // SAFETY: the buffer is ours now, so its link is unused; `last` is ours by the invariant.
+        unsafe {
+            (*skb).__bindgen_anon_1.__bindgen_anon_1.next = core::ptr::null_mut();
+            if self.last.is_null() {
+                self.first = skb;
+            } else {
+                (*self.last).__bindgen_anon_1.__bindgen_anon_1.next = skb;
+            }
+        }
+        self.last = skb;
+        self.len += 1;
+    }
+
+    /// Takes the first packet.
+    pub(crate) fn pop(&mut self) -> Option<SkBuff> {
+        let skb = NonNull::new(self.first)?;
+        // SAFETY: ours by the type invariant.
+        unsafe {
+            let link = &mut (*skb.as_ptr()).__bindgen_anon_1.__bindgen_anon_1;
+            self.first = link.next;
+            link.next = core::ptr::null_mut();
+        }
+        if self.first.is_null() {
+            self.last = core::ptr::null_mut();
+        }
+        self.len -= 1;
+        // SAFETY: the buffer was ours and is off the list now.
+        Some(unsafe { SkBuff::from_raw(skb) })
+    }
+
+    /// Takes the whole list, leaving none.
+    pub(crate) fn take(&mut self) -> Self {
+        core::mem::replace(self, Self::new())
+    }
+}
+
+impl Drop for SkbList {
+    fn drop(&mut self) {
+        while let Some(skb) = self.pop() {
+            drop(skb);
+        }
+    }
+}
