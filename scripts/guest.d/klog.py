@@ -19,7 +19,8 @@ BAD = re.compile(
 
 # Lines of a sound boot that the pattern above takes for trouble.
 GOOD = re.compile(
-    r"kfence: initialized|KFENCE: .*enabled|[Cc]ommand line: |RCU CPU stall warnings timeout|kmemleak: (Kernel memory leak detector|Automatic)"
+    r"kfence: initialized|KFENCE: .*enabled|[Cc]ommand line: |RCU CPU stall warnings timeout"
+    r"|kmemleak: (Kernel memory leak detector|Automatic)"
     r"|rcu: .*(Hierarchical|callback|Adjusting)|Rude variant|guest: |KASAN.*initialized"
     r"|ODEBUG: selftest passed|panic_on|Lock dependency validator"
 )

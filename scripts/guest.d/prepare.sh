@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034
 # Functions that prepare a guest: fabric, driver, interfaces. Sourced by the job, by bin/guest-setup and
 # by the fabric plug-ins (fabric-NAME.sh). A function that fails leaves the reason in PREPARE_ERROR.
 #

@@ -59,6 +59,7 @@ def parse(argv):
                        help="kernel log lines that are expected and do not make the run dirty")
         p.add_argument("--append", default="", help="more kernel parameters")
         p.add_argument("--verbose", action="store_true", help="copy the console to stderr")
+        p.add_argument("--log", metavar="FOLDER", help="where console and logs go, below build/ (it is emptied)")
         p.add_argument("--no-build", action="store_true", help="take the module as it is, do not build it first")
         if name == "run":
             p.add_argument("script", metavar="SCRIPT", help="any executable file of this machine")
@@ -119,7 +120,14 @@ def headers(fabric):
     return dict(re.findall(r"^# (guests|build|qemu): (.*)$", text, re.M))
 
 
-def new_job():
+def new_job(opts):
+    if opts.log:
+        job = SRC / opts.log
+        if job.resolve().parts[:3] != ("/", "src", "build"):
+            sys.exit("guest: --log wants a folder below build/")
+        shutil.rmtree(job, ignore_errors=True)
+        job.mkdir(parents=True)
+        return job
     top = SRC / "build" / "guest"
     top.mkdir(parents=True, exist_ok=True)
     old = sorted(p for p in top.iterdir() if p.is_dir())
@@ -157,7 +165,7 @@ def write_job(job, opts, role, guests, script):
 def kernel_line(opts):
     line = (
         "console=ttyS0 loglevel=5 panic=-1 oops=panic net.ifnames=0 mitigations=off log_buf_len=4M"
-        " watchdog_thresh=60 sysctl.kernel.hung_task_timeout_secs=60 rcupdate.rcu_cpu_stall_timeout=120"
+        " watchdog_thresh=60 sysctl.kernel.hung_task_timeout_secs=180 rcupdate.rcu_cpu_stall_timeout=120"
         " random.trust_cpu=on systemd.mask=all no_timer_check tsc=reliable"
     )
     if opts.plain:
@@ -279,7 +287,7 @@ def main():
     opts = parse(sys.argv[1:])
     release = os.environ["IPOIB_KERNEL_RELEASE"]
     moddir = pathlib.Path("/usr/lib/modules") / release
-    job = new_job()
+    job = new_job(opts)
     shown = pathlib.Path(os.environ["IPOIB_SRC"]) / job.relative_to(SRC)
     script = find_script(opts, job)
     check_script(script, job)
