@@ -6,7 +6,7 @@
 
 use kernel::prelude::*;
 
-use super::bindings;
+use crate::sys::bindings;
 
 /// Smallest ring a user may ask for.
 const MIN_RING: i32 = 2;
