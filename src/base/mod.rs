@@ -8,5 +8,7 @@ pub(crate) mod buf;
 pub(crate) mod count;
 pub(crate) mod flags;
 pub(crate) mod lock;
+pub(crate) mod rcu;
+pub(crate) mod ring;
 pub(crate) mod time;
 pub(crate) mod work;
