@@ -63,6 +63,8 @@ pub struct Group {
     attached: Option<u16>,
     next_try: Option<Millis>,
     waiting: Option<Millis>,
+    /// The end of the wait that the last `SendPending` ended, should it not have been carried out.
+    waited: Option<Millis>,
     joins: Backoff,
     setups: Backoff,
     /// Send-only: tries that failed for the packets that wait.
@@ -87,6 +89,7 @@ impl Group {
             attached: None,
             next_try: None,
             waiting: None,
+            waited: None,
             joins: Backoff::new(),
             setups: Backoff::new(),
             tries: 0,
@@ -200,7 +203,7 @@ impl Group {
             self.published = Some(params);
             out.push(Action::Publish);
         }
-        self.waiting = None;
+        self.waited = self.waiting.take();
         out.push(Action::SendPending);
     }
 
@@ -257,24 +260,23 @@ impl Group {
         } else if self.held.is_some_and(|held| held.id == id) {
             self.held = None;
             out.push(Action::Leave { id });
-            self.rejoin = true;
+            // A join under way (an upgrade) renews the membership anyway.
+            self.rejoin = self.joining.is_none();
             self.next_try = None;
         }
     }
 
     fn setup_failed(&mut self, now: Millis, seq: &mut Seq, out: &mut Actions) {
-        let Some(held) = self.held.take() else {
-            return;
-        };
         self.unpublish(out);
-        out.push(Action::Leave { id: held.id });
+        if let Some(held) = self.held.take() {
+            out.push(Action::Leave { id: held.id });
+        }
         if let Some(joining) = self.joining.take() {
             out.push(Action::Leave { id: joining.id });
         }
         self.last_failure = Some(Failure::Local);
-        // The list that failed ended before its `SendPending`.
-        let until = now.saturating_add(self.policy.pending_life);
-        self.waiting.get_or_insert(until);
+        // The list that failed did not get to its `SendPending`.
+        self.waiting = self.waiting.or(self.waited.take());
         let delay = self.setups.next(&self.policy.slow, seq.random());
         if self.want == Some(Kind::SendOnly) {
             self.tries = self.tries.saturating_add(1);

@@ -288,7 +288,10 @@ impl Path {
         }
         self.backoff.reset();
         self.next_try = None;
-        if !self.handle && self.waiting.is_none() {
+        if !self.handle {
+            if self.waiting.is_some() {
+                self.ask(seq, out);
+            }
             return;
         }
         let width = spread.0.min(u64::from(u32::MAX));

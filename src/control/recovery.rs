@@ -182,6 +182,9 @@ impl QueueRecovery {
                     forced: false,
                 };
             }
+            (State::Resetting { .. }, Event::Drained) => {
+                self.state = State::Resetting { forced: false };
+            }
             (State::Resetting { .. }, Event::ResetDone) => self.resume(now, &mut out),
             (State::Resetting { forced }, Event::ResetFailed) => {
                 self.wait(forced, now, seq);

@@ -138,7 +138,8 @@ pub enum Event {
         /// The id of [`Action::StartJoin`].
         id: u64,
     },
-    /// An `Attach` or `Publish` could not be carried out; the rest of that list was skipped.
+    /// An `Attach` or `Publish` failed. A `Publish` and `SendPending` after it in the list were skipped, everything
+    /// else in the list was carried out.
     SetupFailed,
     /// The subnet manager asks for re-registration, or the broadcast group's parameters changed: join again
     /// within `spread`.

@@ -142,7 +142,10 @@ fn reasons_are_a_dense_table() {
 #[test]
 fn action_list_is_empty_at_first() {
     let list = Actions::<u8, 2>::new();
-    assert!(list.is_empty() && list.len() == 0 && !list.overflowed());
+    assert_eq!(
+        (list.is_empty(), list.len(), list.overflowed()),
+        (true, 0, false)
+    );
     assert_eq!(list.into_iter().count(), 0);
 }
 
