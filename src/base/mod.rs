@@ -6,6 +6,7 @@
 
 pub(crate) mod buf;
 pub(crate) mod count;
+pub(crate) mod debugfs;
 pub(crate) mod flags;
 pub(crate) mod lock;
 pub(crate) mod log;

@@ -9,8 +9,7 @@
 use kernel::{
     alloc::Flags,
     prelude::*,
-    sync::rcu::Guard,
-    types::Opaque, //
+    sync::rcu::Guard, //
 };
 
 use super::{
@@ -57,7 +56,6 @@ struct Group {
 pub(crate) struct RcuHash<E: Entry> {
     chains: KVVec<RcuPtr<Node<E>>>,
     groups: KVec<Pin<KBox<Group>>>,
-    _not_copied: Opaque<()>,
 }
 
 impl<E: Entry> RcuHash<E> {
@@ -86,7 +84,6 @@ impl<E: Entry> RcuHash<E> {
         Ok(Self {
             chains,
             groups,
-            _not_copied: Opaque::uninit(),
         })
     }
 

@@ -233,6 +233,15 @@ impl Neighbours {
         });
     }
 
+    /// Marks every destination that packets wait for, for the next [`Neighbours::take_wanted`].
+    pub(crate) fn mark_waiting(&self) {
+        self.for_each(|neigh| {
+            if neigh.waiting() > 0 {
+                self.table.mark(self.hash(&neigh.addr.gid()));
+            }
+        });
+    }
+
     /// Calls `f` for each entry of `gid`.
     fn for_gid(&self, gid: &Gid, mut f: impl FnMut(&Neigh)) {
         let guard = rcu::read_lock();

@@ -22,7 +22,10 @@ use kernel::{
     },
 };
 
-use super::interface::Interface;
+use super::{
+    interface::Interface,
+    worker, //
+};
 use crate::{
     base::{
         flags::Flags,
@@ -137,6 +140,13 @@ impl Port {
     /// Has the interface's chores done soon. Process or softirq context.
     pub(crate) fn do_chores(self: &Arc<Self>) {
         self.schedule(CHORES);
+    }
+
+    /// Has the interface join and resolve everything anew. May sleep, but takes no RTNL.
+    pub(crate) fn reregister(self: &Arc<Self>) {
+        if let Some(interface) = self.interface() {
+            interface.post(worker::REREGISTER);
+        }
     }
 
     fn schedule(self: &Arc<Self>, what: u32) {

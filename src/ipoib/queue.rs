@@ -260,7 +260,7 @@ impl Hardware {
         };
         let qp = create_qp(pd, &send_cq, &recv_cq, sizes)
             .inspect_err(|e| complain(device, "queue pair", *e))?;
-        let (sends, completions) = rdma::send_queue(qp.qp(), params.send_ring as usize)?;
+        let (sends, completions) = rdma::send::send_queue(qp.qp(), params.send_ring as usize)?;
         let recvs = RecvQueue::new(qp.qp(), params.recv_ring as usize)?;
         let qpn = qp.qp().num();
         self.qps.push(qp, GFP_KERNEL)?;
@@ -284,7 +284,7 @@ impl Hardware {
             (send_poller, recv_poller),
             completions,
             recvs,
-        )?);
+        ));
         Ok(Queue {
             shared,
             tx,
@@ -310,7 +310,7 @@ impl Hardware {
         for qp in self.qps.iter_mut() {
             if let Err(e) = qp.set_qkey(qkey) {
                 // A queue pair in trouble gets it with its recovery.
-                pr_debug!("queue pair {}: Q_Key not set: {:?}\n", qp.qp().num(), e);
+                pr_debug!("queue pair {:#08x}: Q_Key not set: {:?}\n", qp.qp().num().get(), e);
             }
         }
     }

@@ -40,6 +40,7 @@ use crate::{
         QpReset,
         RecvQueue,
         SendCompletions,
+        SendQueue,
         Wc, //
     },
     wire::{
@@ -61,17 +62,17 @@ pub(crate) struct PollState(pub(crate) Option<Rings>);
 
 /// The completion side of one queue.
 pub(crate) struct Rings {
-    pub(crate) iface: Arc<Interface>,
-    pub(crate) dev: ARef<Device>,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) txq: TxQueue,
-    pub(crate) send_cq: CqPoller,
-    pub(crate) recv_cq: CqPoller,
-    pub(crate) sends: SendCompletions<SkBuff>,
-    pub(crate) recvs: RecvQueue<RxBuf>,
+    iface: Arc<Interface>,
+    dev: ARef<Device>,
+    shared: Arc<Shared>,
+    txq: TxQueue,
+    send_cq: CqPoller,
+    recv_cq: CqPoller,
+    sends: SendCompletions<SkBuff>,
+    recvs: RecvQueue<RxBuf>,
     /// Octets that a receive buffer offers the hardware.
-    pub(crate) area: usize,
-    pub(crate) wcs: [Wc; BATCH],
+    area: usize,
+    wcs: [Wc; BATCH],
 }
 
 impl Poll for PollState {
@@ -99,6 +100,30 @@ impl Poll for PollState {
 }
 
 impl Rings {
+    /// Puts the completion side together; the rings are empty and the queue pair is in RESET.
+    pub(crate) fn new(
+        iface: Arc<Interface>,
+        dev: &Device,
+        shared: Arc<Shared>,
+        txq: TxQueue,
+        (send_cq, recv_cq): (CqPoller, CqPoller),
+        sends: SendCompletions<SkBuff>,
+        recvs: RecvQueue<RxBuf>,
+    ) -> Self {
+        Self {
+            area: iface.rx_area(),
+            iface,
+            dev: dev.into(),
+            shared,
+            txq,
+            send_cq,
+            recv_cq,
+            sends,
+            recvs,
+            wcs: Wc::blanks(),
+        }
+    }
+
     fn poll_sends(&mut self, cx: &mut Context<'_>) {
         let (mut packets, mut bytes) = (0, 0);
         for _ in 0..SEND_BATCHES {
@@ -112,8 +137,9 @@ impl Rings {
                     }
                     cx.consume(skb);
                 });
-                if done.is_err() || !wc.status().is_success() {
-                    self.shared.trouble(&self.iface, wc, "send");
+                // One from before a reset is no send of ours any more, and nobody's concern.
+                if done.is_ok() && !wc.status().is_success() {
+                    self.shared.trouble(&self.iface, &self.dev, wc, "send");
                 }
             }
             if n < BATCH {
@@ -127,11 +153,11 @@ impl Rings {
         self.shared.stats.tx_packets.add(u64::from(packets));
         self.shared.stats.tx_bytes.add(u64::from(bytes));
         self.txq.completed(packets, bytes);
-        if self.txq.stopped()
-            && self.shared.ring.may_wake(self.shared.ring.size().saturating_sub(self.sends.outstanding() as u32))
-            && self.shared.running()
-        {
-            self.txq.wake();
+        if self.txq.stopped() && self.shared.running() {
+            let free = self.sends.capacity().saturating_sub(self.sends.outstanding());
+            if self.shared.ring.may_wake(free as u32) {
+                self.txq.wake();
+            }
         }
     }
 
@@ -172,7 +198,7 @@ impl Rings {
             if !wc.status().is_flushed() {
                 self.shared.stats.rx_drop(RxDrop::CompletionError);
             }
-            self.shared.trouble(&self.iface, wc, "recv");
+            self.shared.trouble(&self.iface, &self.dev, wc, "recv");
             // The slot is filled again by `refill`, once the queue pair takes receives.
             return;
         }
@@ -302,10 +328,20 @@ impl Rings {
         self.sends.outstanding() == 0 && self.recvs.outstanding() == 0
     }
 
-    /// Gives back all slots of a queue pair that is in RESET.
-    pub(crate) fn reset(&mut self, proof: &QpReset<'_>) -> Result {
-        self.sends.drop_all(proof)?;
-        self.recvs.reset(proof)
+    /// Gives back all slots of a queue pair that is in RESET. `sends` is the other end of the send
+    /// ring, whose transmit lock is held.
+    pub(crate) fn reset(&mut self, sends: &mut SendQueue<SkBuff>, proof: &QpReset<'_>) -> Result {
+        let stats = &self.shared.stats;
+        sends.recover(&mut self.sends, proof, |skb| {
+            stats.tx_failed.add(1);
+            drop(skb);
+        })?;
+        self.recvs.reset(proof, drop)
+    }
+
+    /// Sets the octets that a receive buffer offers, for buffers made from now on.
+    pub(crate) fn set_area(&mut self, area: usize) {
+        self.area = area;
     }
 
     /// How many sends and receives the hardware holds.

@@ -5,9 +5,13 @@
 
 use kernel::{
     prelude::*,
-    sync::rcu::{
-        self,
-        Guard, //
+    sync::{
+        rcu::{
+            self,
+            Guard, //
+        },
+        Arc,
+        ArcBorrow, //
     },
 };
 
@@ -51,7 +55,7 @@ use crate::{
 };
 
 /// Sends `skb`, whose data starts with the pseudo header, on `queue`, whose transmit lock is held.
-pub(super) fn transmit(iface: &Interface, queue: &Queue, skb: SkBuff, lock: &mut TxLocked<'_>) {
+pub(super) fn transmit(iface: ArcBorrow<'_, Interface>, queue: &Queue, skb: SkBuff, lock: &mut TxLocked<'_>) {
     let Some((side, ops)) = queue.tx.get(lock) else {
         // Not this queue's lock: cannot happen, and must not be believed if it does.
         return;
@@ -68,7 +72,7 @@ pub(super) fn transmit(iface: &Interface, queue: &Queue, skb: SkBuff, lock: &mut
 
 /// Finds the packet's destination and sends it there, or lets it wait.
 fn route(
-    iface: &Interface,
+    iface: ArcBorrow<'_, Interface>,
     queue: &Queue,
     mut skb: SkBuff,
     side: &mut TxSide,
@@ -100,7 +104,7 @@ fn route(
 /// Lets a packet wait until its destination is resolved.
 #[allow(clippy::too_many_arguments)]
 fn wait(
-    iface: &Interface,
+    iface: ArcBorrow<'_, Interface>,
     queue: &Queue,
     mut skb: SkBuff,
     side: &mut TxSide,
@@ -114,7 +118,7 @@ fn wait(
     skb.push(&to.0).map_err(|_| TxDrop::NoMemory)?;
     match iface.neighbours().wait(guard, to, skb) {
         Queued::Waits => {
-            iface.post_from_atomic(worker::NEIGHBOURS);
+            Arc::<Interface>::from(iface).post(worker::NEIGHBOURS);
             Ok(())
         }
         Queued::Ready(mut skb) => {
@@ -149,7 +153,7 @@ fn send(
     let Some(sends) = &mut side.sends else {
         return Err(TxDrop::NotReady);
     };
-    if skb.has_frag_list() || skb.segments() > sends.max_segments() {
+    if skb.has_frag_list() || skb.segments() > shared.max_segments {
         skb.linearize().map_err(|_| TxDrop::Linearize)?;
     }
     skb.detach();
@@ -158,8 +162,10 @@ fn send(
         .push(ah, to.qpn(), ident.qkey, skb)
         .map_err(|(error, _)| match error {
             SendError::Full => TxDrop::QueueFull,
-            SendError::Map => TxDrop::Map,
-            _ => TxDrop::Post,
+            SendError::Mapping => TxDrop::Map,
+            SendError::TooManySegments => TxDrop::Linearize,
+            SendError::Empty => TxDrop::Short,
+            SendError::Broken | SendError::WrongDomain => TxDrop::Post,
         })?;
     // The byte queue limits may stop the queue here; `transmit` sees that and rings.
     let _ = ops.sent(len, more);
@@ -172,7 +178,7 @@ fn send(
 }
 
 /// Posts the packets that have gathered.
-fn ring(iface: &Interface, queue: &Queue, side: &mut TxSide) {
+fn ring(iface: ArcBorrow<'_, Interface>, queue: &Queue, side: &mut TxSide) {
     let Some(sends) = &mut side.sends else {
         return;
     };
@@ -182,6 +188,6 @@ fn ring(iface: &Interface, queue: &Queue, side: &mut TxSide) {
     queue.shared.stats.doorbells.add(1);
     if sends.flush().is_err() {
         // What could not be posted stays in its slots until the queue has been recovered.
-        queue.shared.suspect(iface);
+        queue.shared.suspect(&Arc::from(iface));
     }
 }

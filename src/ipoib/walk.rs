@@ -10,13 +10,14 @@ pub(super) fn next_after<K: Ord + Copy, V, R>(
     after: Option<&K>,
     look: impl FnOnce(&V) -> R,
 ) -> Option<(K, R)> {
-    let mut cursor = match after {
+    let cursor = match after {
         None => map.cursor_front()?,
         Some(key) => map.cursor_lower_bound(key)?,
     };
-    if after.is_some_and(|key| cursor.current().0 == key) {
-        cursor = cursor.move_next()?;
-    }
-    let (key, value) = cursor.current();
+    let (key, value) = if after.is_some_and(|key| cursor.current().0 == key) {
+        cursor.peek_next()?
+    } else {
+        cursor.current()
+    };
     Some((*key, look(value)))
 }

@@ -7,16 +7,13 @@
 
 use kernel::{
     prelude::*,
-    sync::{
-        aref::ARef,
-        Arc, //
-    },
+    sync::Arc,
     workqueue::WorkItem, //
 };
 
 use super::{
-    groups::Groups,
     interface::{
+        Control,
         Interface,
         Running, //
     },
@@ -57,7 +54,7 @@ const SPREAD: Millis = Millis(100);
 /// What the parts of the control state need to carry out actions.
 pub(crate) struct Cx<'a> {
     pub(crate) iface: &'a Arc<Interface>,
-    pub(crate) hw: &'a Hardware,
+    pub(crate) hw: &'a mut Hardware,
     pub(crate) dev: &'a Device,
     pub(crate) now: Millis,
     pub(crate) seq: &'a mut Seq,
@@ -82,10 +79,14 @@ impl WorkItem for Interface {
 
     fn run(this: Arc<Self>) {
         let mut guard = this.control.lock();
-        let control = &mut *guard;
+        let Control {
+            running,
+            hw,
+            port,
+            seq,
+        } = &mut *guard;
         let events = this.events.take();
-        let (Some(running), Some(hw), Some(dev)) =
-            (control.running.as_mut(), control.hw.as_ref(), this.device())
+        let (Some(running), Some(hw), Some(dev)) = (running.as_mut(), hw.as_mut(), this.device())
         else {
             return;
         };
@@ -94,11 +95,11 @@ impl WorkItem for Interface {
             hw,
             dev: &dev,
             now: Millis(time::now_ms()),
-            seq: &mut control.seq,
+            seq,
         };
 
         if events & PORT != 0 {
-            port_changed(&mut cx, running, &mut control.port);
+            port_changed(&mut cx, running, port);
         }
         if events & REREGISTER != 0 {
             running.groups.reregister(&mut cx, SPREAD);
@@ -121,7 +122,7 @@ impl WorkItem for Interface {
         running.groups.tick(&mut cx);
         running.recovery.tick(&mut cx);
         age(&mut cx, running);
-        settle(&mut cx, running, &mut control.port);
+        settle(&mut cx, running, port);
 
         let deadline = Millis::earliest(
             Millis::earliest(running.paths.deadline(), running.groups.deadline()),
@@ -251,9 +252,3 @@ pub(crate) fn shut_down(cx: &mut Cx<'_>, running: &mut Running) {
         .neighbours()
         .remove_if(|_| true, |reason, packets| iface.count_drops(reason, packets));
 }
-
-/// A reference that keeps the device while the worker uses it.
-pub(crate) type DeviceRef = ARef<Device>;
-
-#[allow(unused_imports)]
-use Groups as _;
