@@ -91,6 +91,12 @@ impl Device {
         unsafe { (*self.as_ptr()).ifindex }
     }
 
+    /// Whether the device has InfiniBand link-layer addresses.
+    pub(crate) fn is_infiniband(&self) -> bool {
+        // SAFETY: a plain word of a live device.
+        u32::from(unsafe { (*self.as_ptr()).type_ }) == bindings::ARPHRD_INFINIBAND
+    }
+
     /// The MTU in octets, without any link-layer header. Any context.
     #[inline]
     pub(crate) fn mtu(&self) -> u32 {

@@ -36,6 +36,9 @@ unsafe impl Send for SkBuff {}
 unsafe impl Sync for SkBuff {}
 
 impl SkBuff {
+    /// The most pieces that a packet can lie in: linear part and fragments.
+    pub(crate) const MAX_SEGMENTS: usize = bindings::IPOIB_CONST_MAX_SKB_FRAGS as usize + 1;
+
     /// Takes over a buffer.
     ///
     /// # Safety

@@ -165,7 +165,7 @@ impl TxOps {
     ///
     /// Together with [`TxQueue::stopped`] after freeing slots this loses no wake-up: if the
     /// completion side misses the stop, the second look here sees its freed slots.
-    pub(crate) fn stop_unless(&mut self, room: impl Fn() -> bool) -> bool {
+    pub(crate) fn stop_unless(&mut self, room: impl FnOnce() -> bool) -> bool {
         // SAFETY: the queue's lock is held.
         unsafe { bindings::ipoib_h_tx_stop_queue(self.0.as_ptr()) };
         smp_mb(Full);
