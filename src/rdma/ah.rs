@@ -170,8 +170,8 @@ struct Shared {
     pd: Pd,
 }
 
-// SAFETY: All fields are made for use from several threads; the boxes in `dead` are only taken by the
-// work item.
+// SAFETY: All fields are made for use from several threads; the boxes in `dead` are only taken by
+// the work item.
 unsafe impl Send for Shared {}
 // SAFETY: As above.
 unsafe impl Sync for Shared {}

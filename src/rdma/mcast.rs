@@ -21,11 +21,11 @@ pub(crate) struct McastAttach {
 }
 
 impl McastAttach {
-    /// Attaches `qp` to the group `gid` with the multicast LID `lid` (host order; ignored on Ethernet, where it
-    /// may be 0). May sleep.
+    /// Attaches `qp` to the group `gid` with the multicast LID `lid` (host order; ignored on
+    /// Ethernet, where it may be 0). May sleep.
     ///
-    /// Fails with `EINVAL` for a `gid` that is not multicast, or on InfiniBand a wrong LID, and with
-    /// what the driver says when its table is full.
+    /// Fails with `EINVAL` for a `gid` that is not multicast, or on InfiniBand a wrong LID, and
+    /// with what the driver says when its table is full.
     pub(crate) fn new(qp: &Qp, gid: &Gid, lid: u16) -> Result<Self> {
         let mut raw = sys::ib_gid { raw: gid.0 };
         // SAFETY: The queue pair is valid; C only reads the identifier.

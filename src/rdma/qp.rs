@@ -2,8 +2,8 @@
 
 //! Datagram queue pairs.
 //!
-//! A queue pair has two faces. [`Qp`] is shared: queues post through it, attachments and tests hold it.
-//! [`QpControl`] is unique and changes the state. The split is what makes [`QpReset`] a proof.
+//! A queue pair has two faces. [`Qp`] is shared: queues post through it, attachments and tests hold
+//! it. [`QpControl`] is unique and changes the state. The split is what makes [`QpReset`] a proof.
 
 use core::{
     marker::PhantomData,

@@ -115,8 +115,8 @@ pub(crate) struct RecvQueue<B: DmaBuffer + 'static> {
 unsafe impl<B: DmaBuffer> Send for RecvQueue<B> {}
 
 impl<B: DmaBuffer> RecvQueue<B> {
-    /// Makes an empty queue of `slots` slots on `qp`; `slots` is a power of two and not more than the
-    /// receive requests the queue pair was created for. Sleeps.
+    /// Makes an empty queue of `slots` slots on `qp`; `slots` is a power of two and not more than
+    /// the receive requests the queue pair was created for. Sleeps.
     ///
     /// The completions of `qp`'s receive queue must all be given to this queue. Make one per queue
     /// pair: the memory of each stays until the queue pair is destroyed.
@@ -245,8 +245,8 @@ impl<B: DmaBuffer> RecvQueue<B> {
 
     /// Posts what is on the chain, with one call of the device driver.
     ///
-    /// Fails with what the driver said, now or at an automatic post since the last call. Buffers that were not
-    /// posted are dropped; they count as missing.
+    /// Fails with what the driver said, now or at an automatic post since the last call. Buffers
+    /// that were not posted are dropped; they count as missing.
     pub(crate) fn flush(&mut self) -> Result {
         let result = self.post();
         match self.failed.take() {
