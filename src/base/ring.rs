@@ -64,7 +64,9 @@ pub(crate) fn ring<T: Default + Send>(n: usize) -> Result<(Producer<T>, Consumer
     }
     let mut slots = KVVec::with_capacity(n, GFP_KERNEL)?;
     for _ in 0..n {
-        slots.push(UnsafeCell::new(T::default()), GFP_KERNEL)?;
+        slots
+            .push_within_capacity(UnsafeCell::new(T::default()))
+            .map_err(|_| ENOMEM)?;
     }
     // INVARIANT: `n` is a power of two, so `n - 1` is its mask; the ring is empty.
     let ring = Arc::new(

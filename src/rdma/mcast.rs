@@ -48,9 +48,8 @@ impl Drop for McastAttach {
     fn drop(&mut self) {
         let mut raw = sys::ib_gid { raw: self.gid.0 };
         // SAFETY: The queue pair is valid and, by the type invariants, attached.
-        let detached =
-            to_result(unsafe { sys::ib_detach_mcast(self.qp.as_ptr(), &mut raw, self.lid) });
-        if let Err(e) = detached {
+        let ret = unsafe { sys::ib_detach_mcast(self.qp.as_ptr(), &mut raw, self.lid) };
+        if let Err(e) = to_result(ret) {
             // The destruction of the queue pair will fail, and keep all memory it may write to.
             pr_warn!(
                 "{}: cannot leave a multicast group: {:?}\n",

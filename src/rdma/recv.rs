@@ -127,14 +127,12 @@ impl<B: DmaBuffer> RecvQueue<B> {
         let dma = DmaDevice::new(qp.device())?;
         let mut array = KVVec::with_capacity(slots, GFP_KERNEL)?;
         for _ in 0..slots {
-            array.push(
-                Slot {
-                    buffer: None,
-                    seq: 0,
-                    addr: 0,
-                },
-                GFP_KERNEL,
-            )?;
+            let slot = Slot {
+                buffer: None,
+                seq: 0,
+                addr: 0,
+            };
+            array.push_within_capacity(slot).map_err(|_| ENOMEM)?;
         }
         let storage = Arc::new(
             Slots {

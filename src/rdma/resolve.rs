@@ -65,13 +65,20 @@ impl SockAddr {
     /// as an IPv6 address.
     fn new(gid: &Gid) -> Self {
         if let [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d] = gid.0 {
-            let mut v4 = sys::sockaddr_in::default();
-            v4.sin_family = AF_INET;
-            v4.sin_addr.s_addr = u32::from_ne_bytes([a, b, c, d]);
-            Self { v4 }
+            Self {
+                v4: sys::sockaddr_in {
+                    sin_family: AF_INET,
+                    sin_addr: sys::in_addr {
+                        s_addr: u32::from_ne_bytes([a, b, c, d]),
+                    },
+                    ..Default::default()
+                },
+            }
         } else {
-            let mut v6 = sys::sockaddr_in6::default();
-            v6.sin6_family = AF_INET6;
+            let mut v6 = sys::sockaddr_in6 {
+                sin6_family: AF_INET6,
+                ..Default::default()
+            };
             v6.sin6_addr.in6_u.u6_addr8 = gid.0;
             Self { v6 }
         }
@@ -88,11 +95,10 @@ struct GidEntry(NonNull<sys::ib_gid_attr>);
 impl GidEntry {
     /// Entry `index` of the table of `port`. Sleeps.
     fn get(port: &Port, index: u16) -> Result<Self> {
+        let (device, number) = (port.device().as_ptr(), port.number());
         // SAFETY: The device is valid; the core checks the port and the index.
-        let entry = from_err_ptr(
-            unsafe { sys::rdma_get_gid_attr(port.device().as_ptr(), port.number(), index.into()) }
-                .cast_mut(),
-        )?;
+        let entry = unsafe { sys::rdma_get_gid_attr(device, number, index.into()) };
+        let entry = from_err_ptr(entry.cast_mut())?;
         // INVARIANT: The core took a reference for us.
         Ok(Self(NonNull::new(entry).ok_or(EINVAL)?))
     }
@@ -154,11 +160,12 @@ impl<H: ResolveHandler> GidResolution<H> {
     ) -> Result<Pin<KBox<Self>>> {
         let entry = GidEntry::get(port, sgid_index)?;
         let request = || {
-            let mut request = sys::rdma_dev_addr::default();
-            // Replaced by the namespace of the entry, but must be set.
-            request.net = &raw mut sys::init_net;
-            request.sgid_attr = entry.0.as_ptr();
-            Opaque::new(request)
+            Opaque::new(sys::rdma_dev_addr {
+                // Replaced by the namespace of the entry, but must be set.
+                net: &raw mut sys::init_net,
+                sgid_attr: entry.0.as_ptr(),
+                ..Default::default()
+            })
         };
         let tries = core::array::from_fn(|_| request());
         // INVARIANT: All tries point to the entry, and the core knows none of them.

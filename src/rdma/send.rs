@@ -84,7 +84,7 @@ impl SendFlags {
         if self.ip_csum {
             flags |= sys::ib_send_flags::IB_SEND_IP_CSUM.0;
         }
-        flags as i32
+        flags
     }
 }
 
