@@ -29,10 +29,12 @@ use kernel::{
 /// The allocation behind an [`RcuArc`].
 ///
 /// `head` comes first so that the address of the `rcu_head` is the address of the allocation.
+#[pin_data]
 #[repr(C)]
 struct Inner<T> {
     head: Opaque<bindings::callback_head>,
     refs: Refcount,
+    #[pin]
     value: T,
 }
 
@@ -74,6 +76,34 @@ impl<T: Send + Sync + 'static> RcuArc<T> {
         )?;
         // SAFETY: `KBox::into_raw` returns a valid, hence non-null pointer.
         let ptr = unsafe { NonNull::new_unchecked(KBox::into_raw(inner)) };
+        LIVE.add(1, Relaxed);
+        // INVARIANT: `ptr` was just leaked from a `KBox`; `refs` is one and is ours.
+        Ok(Self {
+            ptr,
+            _p: PhantomData,
+        })
+    }
+
+    /// Allocates an object and initialises it in place. Sleeps if `flags` allow it.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn pin_init<I: PinInit<T>>(value: I, flags: Flags) -> Result<Self> {
+        let inner = KBox::pin_init(
+            pin_init!(Inner {
+                head: Opaque::uninit(),
+                refs: Refcount::new(1),
+                value <- value,
+            }),
+            flags,
+        )?;
+        // SAFETY: nobody gets to move the value out of the allocation: it is only reached through
+        // shared references, and dropped in place.
+        let inner = unsafe { Pin::into_inner_unchecked(inner) };
+        // SAFETY: `KBox::into_raw` returns a valid, hence non-null pointer.
+        let ptr = unsafe { NonNull::new_unchecked(KBox::into_raw(inner)) };
+        LIVE.add(1, Relaxed);
         // INVARIANT: `ptr` was just leaked from a `KBox`; `refs` is one and is ours.
         Ok(Self {
             ptr,
@@ -83,11 +113,6 @@ impl<T: Send + Sync + 'static> RcuArc<T> {
 }
 
 impl<T> RcuArc<T> {
-    /// Whether both refer to the same object.
-    pub(crate) fn ptr_eq(a: &Self, b: &Self) -> bool {
-        a.ptr == b.ptr
-    }
-
     /// Turns the reference into a raw pointer without giving up its count.
     fn into_raw(this: Self) -> *mut Inner<T> {
         ManuallyDrop::new(this).ptr.as_ptr()
@@ -153,6 +178,7 @@ unsafe extern "C" fn free<T>(head: *mut bindings::callback_head) {
     // SAFETY: `head` is the first field of a `repr(C)` struct that was leaked from a `KBox`; the
     // caller passes its ownership on.
     drop(unsafe { KBox::from_raw(head.cast::<Inner<T>>()) });
+    LIVE.add(-1, Relaxed);
 }
 
 /// A slot that publishes at most one [`RcuArc`] to RCU readers.
@@ -174,15 +200,6 @@ impl<T: Send + Sync + 'static> RcuPtr<T> {
         // INVARIANT: The slot is null.
         Self {
             ptr: Atomic::new(null_mut()),
-            _p: PhantomData,
-        }
-    }
-
-    /// A slot that publishes `value`.
-    pub(crate) fn new(value: RcuArc<T>) -> Self {
-        // INVARIANT: The count of `value` moves into the slot.
-        Self {
-            ptr: Atomic::new(RcuArc::into_raw(value)),
             _p: PhantomData,
         }
     }
@@ -253,3 +270,28 @@ impl<T> Drop for RcuPtr<T> {
         drop(unsafe { RcuArc::from_raw(*self.ptr.get_mut()) });
     }
 }
+
+/// Objects allocated and not yet freed.
+static LIVE: Atomic<i64> = Atomic::new(0);
+
+/// Dropping this waits until every object is freed whose last reference is gone.
+///
+/// Freeing one may drop the last reference on another, whose own callback is then queued, so one
+/// barrier is not enough. The module drops this last, when it holds no reference any more.
+pub(crate) struct Drain;
+
+impl Drop for Drain {
+    fn drop(&mut self) {
+        // A leaked reference would never go away: do not wait for it for ever.
+        for _ in 0..DRAIN_ROUNDS {
+            kernel::sync::rcu::rcu_barrier();
+            if LIVE.load(Relaxed) == 0 {
+                return;
+            }
+        }
+        pr_err!("{} RCU-managed objects leaked\n", LIVE.load(Relaxed));
+    }
+}
+
+/// More links than any chain of objects has.
+const DRAIN_ROUNDS: usize = 10_000;

@@ -145,12 +145,6 @@ impl<T> Producer<T> {
         self.ring.tail.0.store(self.tail, Release);
     }
 
-    /// Passes the reserved slot on and makes it visible.
-    pub(crate) fn commit(&mut self) {
-        self.advance();
-        self.publish();
-    }
-
     /// Number of slots that are free now; more may become free at any time.
     pub(crate) fn free(&mut self) -> usize {
         self.ring.capacity().saturating_sub(self.len())
@@ -232,12 +226,6 @@ impl<T> Consumer<T> {
     #[inline]
     pub(crate) fn publish(&mut self) {
         self.ring.head.0.store(self.head, Release);
-    }
-
-    /// Gives the front slot back and makes that visible.
-    pub(crate) fn release(&mut self) {
-        self.advance();
-        self.publish();
     }
 
     /// Number of entries waiting now; more may come at any time.
