@@ -12,8 +12,9 @@ use kernel::bindings::page;
 /// # Safety
 ///
 /// As long as the value exists, moved or not, the `len()` bytes at `ptr()` must be memory of the
-/// kernel's direct map (not on a stack, not from vmalloc), valid for writes, and owned by the
-/// value alone. `ptr()` and `len()` must not change. The memory must not be freed before the value is dropped.
+/// kernel's direct map (not on a stack, not from vmalloc), valid for writes, and owned by the value
+/// alone. `ptr()` and `len()` must not change. The memory must not be freed before the value is
+/// dropped.
 pub(crate) unsafe trait DmaBuffer: Send {
     /// Start of the region.
     fn ptr(&self) -> *mut u8;

@@ -39,7 +39,13 @@ static LOADED: SetOnce<Params> = SetOnce::new();
 /// Checks one ring size: out of range is refused with a log line that names the range.
 fn ring(name: &str, value: i32, floor: u32) -> Result<u32> {
     if !(MIN_RING..=MAX_RING).contains(&value) {
-        pr_err!("{}={} is out of range: {} to {}\n", name, value, MIN_RING, MAX_RING);
+        pr_err!(
+            "{}={} is out of range: {} to {}\n",
+            name,
+            value,
+            MIN_RING,
+            MAX_RING
+        );
         return Err(EINVAL);
     }
     Ok(value.unsigned_abs().next_power_of_two().max(floor))

@@ -113,11 +113,6 @@ impl<T: Send + Sync + 'static> RcuArc<T> {
 }
 
 impl<T> RcuArc<T> {
-    /// Whether both refer to the same object.
-    pub(crate) fn ptr_eq(a: &Self, b: &Self) -> bool {
-        a.ptr == b.ptr
-    }
-
     /// Turns the reference into a raw pointer without giving up its count.
     fn into_raw(this: Self) -> *mut Inner<T> {
         ManuallyDrop::new(this).ptr.as_ptr()
@@ -205,15 +200,6 @@ impl<T: Send + Sync + 'static> RcuPtr<T> {
         // INVARIANT: The slot is null.
         Self {
             ptr: Atomic::new(null_mut()),
-            _p: PhantomData,
-        }
-    }
-
-    /// A slot that publishes `value`.
-    pub(crate) fn new(value: RcuArc<T>) -> Self {
-        // INVARIANT: The count of `value` moves into the slot.
-        Self {
-            ptr: Atomic::new(RcuArc::into_raw(value)),
             _p: PhantomData,
         }
     }

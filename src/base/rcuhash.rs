@@ -81,10 +81,7 @@ impl<E: Entry> RcuHash<E> {
             )?;
             groups.push(group, GFP_KERNEL)?;
         }
-        Ok(Self {
-            chains,
-            groups,
-        })
+        Ok(Self { chains, groups })
     }
 
     fn index(&self, hash: u32) -> usize {

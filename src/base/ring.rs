@@ -64,7 +64,9 @@ pub(crate) fn ring<T: Default + Send>(n: usize) -> Result<(Producer<T>, Consumer
     }
     let mut slots = KVVec::with_capacity(n, GFP_KERNEL)?;
     for _ in 0..n {
-        slots.push(UnsafeCell::new(T::default()), GFP_KERNEL)?;
+        slots
+            .push_within_capacity(UnsafeCell::new(T::default()))
+            .map_err(|_| ENOMEM)?;
     }
     // INVARIANT: `n` is a power of two, so `n - 1` is its mask; the ring is empty.
     let ring = Arc::new(
@@ -141,12 +143,6 @@ impl<T> Producer<T> {
     #[inline]
     pub(crate) fn publish(&mut self) {
         self.ring.tail.0.store(self.tail, Release);
-    }
-
-    /// Passes the reserved slot on and makes it visible.
-    pub(crate) fn commit(&mut self) {
-        self.advance();
-        self.publish();
     }
 
     /// Number of slots that are free now; more may become free at any time.
@@ -230,12 +226,6 @@ impl<T> Consumer<T> {
     #[inline]
     pub(crate) fn publish(&mut self) {
         self.ring.head.0.store(self.head, Release);
-    }
-
-    /// Gives the front slot back and makes that visible.
-    pub(crate) fn release(&mut self) {
-        self.advance();
-        self.publish();
     }
 
     /// Number of entries waiting now; more may come at any time.

@@ -200,7 +200,10 @@ fn add_port(
 impl EventHandler for Ears {
     fn event(&self, event: Event) {
         for port in &self.ports {
-            if event.port.is_some_and(|number| number != port.rdma().number()) {
+            if event
+                .port
+                .is_some_and(|number| number != port.rdma().number())
+            {
                 continue;
             }
             port.note(event.kind);

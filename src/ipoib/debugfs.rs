@@ -7,8 +7,7 @@ use kernel::{
         File,
         Writer, //
     },
-    fmt,
-    new_mutex,
+    fmt, new_mutex,
     prelude::*,
     sync::{
         Arc,
@@ -62,10 +61,7 @@ impl Files {
         let view = View {
             iface: self.iface.clone(),
         };
-        let made = KBox::pin_init(
-            dir.read_only_file(dev.name().as_cstr(), view),
-            GFP_KERNEL,
-        );
+        let made = KBox::pin_init(dir.read_only_file(dev.name().as_cstr(), view), GFP_KERNEL);
         match made {
             Ok(file) => *self.file.lock() = Some(file),
             Err(e) => pr_warn!("{}: no debugfs file: {:?}\n", dev.name(), e),
@@ -114,7 +110,11 @@ fn write_queues(f: &mut fmt::Formatter<'_>, iface: &Interface) -> fmt::Result {
             "queue {}: qpn {:#08x} {} rx {} tx {} failed {} polls {} doorbells {} stops {}",
             shared.index,
             queue.qpn.get(),
-            if shared.running() { "running" } else { "stopped" },
+            if shared.running() {
+                "running"
+            } else {
+                "stopped"
+            },
             stats.rx_packets.get(),
             stats.tx_packets.get(),
             stats.tx_failed.get(),
@@ -189,7 +189,11 @@ fn write_neighbours(f: &mut fmt::Formatter<'_>, iface: &Interface) -> fmt::Resul
                 f,
                 "neighbour {:?}: {} waiting {} idle {} ms",
                 neigh.addr(),
-                if neigh.resolved() { "ready" } else { "unresolved" },
+                if neigh.resolved() {
+                    "ready"
+                } else {
+                    "unresolved"
+                },
                 neigh.waiting(),
                 now.saturating_sub(neigh.last_used())
             );

@@ -137,12 +137,7 @@ impl Groups {
     }
 
     /// Feeds `event` to every machine that `which` picks.
-    fn step_where(
-        &mut self,
-        cx: &mut Cx<'_>,
-        event: Event,
-        which: impl Fn(&Gid, &Group) -> bool,
-    ) {
+    fn step_where(&mut self, cx: &mut Cx<'_>, event: Event, which: impl Fn(&Gid, &Group) -> bool) {
         let mut at = None;
         while let Some((group, machine)) = next_after(&self.map, at.as_ref(), |e| e.machine) {
             at = Some(group);
@@ -371,7 +366,10 @@ fn carry_out(
             }
         }
         Action::Publish => {
-            let attr = cx.iface.resolver().multicast(cx.iface, group, &entry.params);
+            let attr = cx
+                .iface
+                .resolver()
+                .multicast(cx.iface, group, &entry.params);
             let ah = cx.hw.create_ah(&attr)?;
             cx.iface
                 .neighbours()

@@ -159,7 +159,12 @@ impl_has_delayed_work! {
 
 impl Interface {
     /// Makes the state of an interface on `port`, without any verbs object yet. May sleep.
-    pub(crate) fn new(params: Params, port: Arc<Port>, resolver: Resolver, first_vector: u32) -> Result<Arc<Self>> {
+    pub(crate) fn new(
+        params: Params,
+        port: Arc<Port>,
+        resolver: Resolver,
+        first_vector: u32,
+    ) -> Result<Arc<Self>> {
         let seen = port.seen();
         let neighbours = Neighbours::new()?;
         let wq = OrderedQueue::new(c"ipoib_rs", true)?;

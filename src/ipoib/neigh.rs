@@ -140,10 +140,10 @@ impl Neigh {
             return Queued::Ready(skb);
         }
         if wait.gone {
-            return Queued::Gone(skb);
+            return Queued::Dropped(TxDrop::Flushed);
         }
         if !wait.budget.admit(skb.len()) {
-            return Queued::Full(skb);
+            return Queued::Dropped(TxDrop::QueueFull);
         }
         wait.list.push(skb);
         Queued::Waits
@@ -171,12 +171,8 @@ pub(crate) enum Queued {
     Waits,
     /// There is a handle after all.
     Ready(SkBuff),
-    /// The destination's queue is full.
-    Full(SkBuff),
-    /// The destination was removed at this very moment.
-    Gone(SkBuff),
-    /// No memory for an entry.
-    NoMemory(SkBuff),
+    /// It is gone, for the reason given, which the caller counts.
+    Dropped(TxDrop),
 }
 
 /// All destinations of one interface.
@@ -209,11 +205,15 @@ impl Neighbours {
     /// be. Softirq or process context.
     pub(crate) fn wait(&self, guard: &Guard, addr: &HwAddr, skb: SkBuff) -> Queued {
         let hash = self.hash(&addr.gid());
-        let made =
-            self.table
-                .get_or_insert(guard, hash, addr, Neigh::init(*addr), GFP_ATOMIC | __GFP_NOWARN);
+        let made = self.table.get_or_insert(
+            guard,
+            hash,
+            addr,
+            Neigh::init(*addr),
+            GFP_ATOMIC | __GFP_NOWARN,
+        );
         let Ok(neigh) = made else {
-            return Queued::NoMemory(skb);
+            return Queued::Dropped(TxDrop::NoMemory);
         };
         let queued = neigh.queue(skb);
         if matches!(queued, Queued::Waits) {

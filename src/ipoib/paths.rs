@@ -16,7 +16,10 @@ use super::{
     worker::Cx, //
 };
 use crate::{
-    base::rcu::RcuArc,
+    base::{
+        params,
+        rcu::RcuArc, //
+    },
     control::{
         admission::QueryCap,
         ageing::Ageing,
@@ -198,10 +201,15 @@ impl Paths {
                 Event::Resolved { id }
             }
             // Nobody answering today says nothing of tomorrow: always worth another try.
-            Err(_) => Event::Failed {
-                id,
-                retryable: true,
-            },
+            Err(e) => {
+                if params::debug() {
+                    pr_info!("{}: no path to {:?}: {:?}\n", cx.dev.name(), gid, e);
+                }
+                Event::Failed {
+                    id,
+                    retryable: true,
+                }
+            }
         };
         self.step(cx, gid, event);
     }

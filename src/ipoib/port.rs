@@ -6,10 +6,7 @@
 //! flushes with RTNL held. The same work does the interface's other chores that need RTNL.
 
 use kernel::{
-    impl_has_delayed_work,
-    new_delayed_work,
-    new_mutex,
-    new_spinlock,
+    impl_has_delayed_work, new_delayed_work, new_mutex, new_spinlock,
     prelude::*,
     sync::{
         Arc,

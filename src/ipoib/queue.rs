@@ -310,7 +310,11 @@ impl Hardware {
         for qp in self.qps.iter_mut() {
             if let Err(e) = qp.set_qkey(qkey) {
                 // A queue pair in trouble gets it with its recovery.
-                pr_debug!("queue pair {:#08x}: Q_Key not set: {:?}\n", qp.qp().num().get(), e);
+                pr_debug!(
+                    "queue pair {:#08x}: Q_Key not set: {:?}\n",
+                    qp.qp().num().get(),
+                    e
+                );
             }
         }
     }
@@ -334,7 +338,9 @@ impl Hardware {
             }
             None => Err(ENODEV),
         };
-        let started = started.and_then(|()| qp.to_rtr()).and_then(|()| qp.to_rts());
+        let started = started
+            .and_then(|()| qp.to_rtr())
+            .and_then(|()| qp.to_rts());
         if started.is_err() {
             queue.shared.set_running(false);
             return started;
@@ -391,9 +397,7 @@ impl Hardware {
     }
 
     fn qp_mut(&mut self, queue: &Queue) -> Result<&mut QpControl> {
-        self.qps
-            .get_mut(queue.shared.index as usize)
-            .ok_or(EINVAL)
+        self.qps.get_mut(queue.shared.index as usize).ok_or(EINVAL)
     }
 
     /// Takes a queue down to RESET from any state, giving it time to return what it holds. The

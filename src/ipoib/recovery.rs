@@ -80,8 +80,7 @@ impl Recovery {
                     Ok(_) | Err(_) => self.step(cx, index, Event::Stalled),
                 }
             }
-            if matches!(self.state(index), Some(State::Draining(_)))
-                && Hardware::drain_queue(queue)
+            if matches!(self.state(index), Some(State::Draining(_))) && Hardware::drain_queue(queue)
             {
                 self.step(cx, index, Event::Drained);
             }

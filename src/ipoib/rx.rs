@@ -154,7 +154,10 @@ impl Rings {
         self.shared.stats.tx_bytes.add(u64::from(bytes));
         self.txq.completed(packets, bytes);
         if self.txq.stopped() && self.shared.running() {
-            let free = self.sends.capacity().saturating_sub(self.sends.outstanding());
+            let free = self
+                .sends
+                .capacity()
+                .saturating_sub(self.sends.outstanding());
             if self.shared.ring.may_wake(free as u32) {
                 self.txq.wake();
             }

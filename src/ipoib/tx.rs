@@ -3,16 +3,13 @@
 //! The transmit path: find the destination's address handle, put the packet into the queue's ring,
 //! ring the doorbell once per train.
 
-use kernel::{
-    prelude::*,
-    sync::{
-        rcu::{
-            self,
-            Guard, //
-        },
-        Arc,
-        ArcBorrow, //
+use kernel::sync::{
+    rcu::{
+        self,
+        Guard, //
     },
+    Arc,
+    ArcBorrow, //
 };
 
 use super::{
@@ -28,10 +25,7 @@ use super::{
     worker, //
 };
 use crate::{
-    base::{
-        buf::Segments,
-        rcu::RcuArc, //
-    },
+    base::rcu::RcuArc,
     control::reason::TxDrop,
     net::{
         skb::SkBuff,
@@ -55,7 +49,12 @@ use crate::{
 };
 
 /// Sends `skb`, whose data starts with the pseudo header, on `queue`, whose transmit lock is held.
-pub(super) fn transmit(iface: ArcBorrow<'_, Interface>, queue: &Queue, skb: SkBuff, lock: &mut TxLocked<'_>) {
+pub(super) fn transmit(
+    iface: ArcBorrow<'_, Interface>,
+    queue: &Queue,
+    skb: SkBuff,
+    lock: &mut TxLocked<'_>,
+) {
     let Some((side, ops)) = queue.tx.get(lock) else {
         // Not this queue's lock: cannot happen, and must not be believed if it does.
         return;
@@ -128,9 +127,7 @@ fn wait(
             let ah = iface.find(guard, to).ok_or(TxDrop::Flushed)?;
             send(queue, skb, side, ops, to, ah, ident, more)
         }
-        Queued::Full(_) => Err(TxDrop::QueueFull),
-        Queued::Gone(_) => Err(TxDrop::Flushed),
-        Queued::NoMemory(_) => Err(TxDrop::NoMemory),
+        Queued::Dropped(reason) => Err(reason),
     }
 }
 

@@ -136,11 +136,7 @@ impl WorkItem for Interface {
 }
 
 /// Takes over what the port looks like now.
-pub(crate) fn port_changed(
-    cx: &mut Cx<'_>,
-    running: &mut Running,
-    port: &mut control::port::Port,
-) {
+pub(crate) fn port_changed(cx: &mut Cx<'_>, running: &mut Running, port: &mut control::port::Port) {
     let seen = cx.iface.port().seen();
     let before = core::mem::replace(&mut running.seen, seen);
 
@@ -248,7 +244,8 @@ pub(crate) fn shut_down(cx: &mut Cx<'_>, running: &mut Running) {
     running.groups.close(cx);
     running.paths.flush_all(cx);
     let iface = cx.iface;
-    iface
-        .neighbours()
-        .remove_if(|_| true, |reason, packets| iface.count_drops(reason, packets));
+    iface.neighbours().remove_if(
+        |_| true,
+        |reason, packets| iface.count_drops(reason, packets),
+    );
 }

@@ -7,8 +7,6 @@
 
 use core::ptr::NonNull;
 
-
-
 use super::{
     device::Device,
     skb::SkBuff, //
@@ -106,9 +104,7 @@ impl RxBuf {
     pub(crate) fn area(&self) -> &[u8] {
         // SAFETY: within the memory by the type invariant. It may hold stale octets from the
         // memory's former use, which are initialised memory all the same.
-        unsafe {
-            core::slice::from_raw_parts(self.mem.as_ptr().add(HEADROOM), self.area as usize)
-        }
+        unsafe { core::slice::from_raw_parts(self.mem.as_ptr().add(HEADROOM), self.area as usize) }
     }
 
     /// Turns a filled buffer into a packet for `dev`, positioned behind the link-layer header.
@@ -120,7 +116,11 @@ impl RxBuf {
     /// # Errors
     ///
     /// Gives the buffer back if there is no memory or the payload exceeds the area.
-    pub(crate) fn into_skb(self, dev: &Device, info: &FrameInfo) -> core::result::Result<SkBuff, Self> {
+    pub(crate) fn into_skb(
+        self,
+        dev: &Device,
+        info: &FrameInfo,
+    ) -> core::result::Result<SkBuff, Self> {
         let fits = info
             .payload
             .checked_add(GRH_LEN + HARD_LEN - PSEUDO_LEN)

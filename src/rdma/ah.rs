@@ -116,11 +116,13 @@ impl AhAttr {
         }
         // SAFETY: The device is valid and has the port.
         let kind = unsafe { sys::ipoib_h_rdma_ah_find_type(device.as_ptr(), self.port) };
-        let mut attr = sys::rdma_ah_attr::default();
-        attr.type_ = kind;
-        attr.port_num = self.port;
-        attr.sl = self.sl;
-        attr.static_rate = self.static_rate;
+        let mut attr = sys::rdma_ah_attr {
+            type_: kind,
+            port_num: self.port,
+            sl: self.sl,
+            static_rate: self.static_rate,
+            ..Default::default()
+        };
         match (kind, self.link) {
             (sys::rdma_ah_attr_type::RDMA_AH_ATTR_TYPE_IB, Link::Ib { dlid }) => {
                 attr.__bindgen_anon_1.ib.dlid = u16::try_from(dlid).map_err(|_| EINVAL)?;
@@ -170,8 +172,8 @@ struct Shared {
     pd: Pd,
 }
 
-// SAFETY: All fields are made for use from several threads; the boxes in `dead` are only taken by the
-// work item.
+// SAFETY: All fields are made for use from several threads; the boxes in `dead` are only taken by
+// the work item.
 unsafe impl Send for Shared {}
 // SAFETY: As above.
 unsafe impl Sync for Shared {}

@@ -103,10 +103,12 @@ impl<T: Client> Registration<T> {
             raw <- Opaque::try_ffi_init(|raw: *mut sys::ib_client| {
                 let slot = &T::slot().0;
                 slot.cmpxchg(null_mut(), raw, Full).map_err(|_| EBUSY)?;
-                let mut client = sys::ib_client::default();
-                client.name = T::NAME.as_char_ptr().cast_mut().cast();
-                client.add = Some(add::<T>);
-                client.remove = Some(remove::<T>);
+                let client = sys::ib_client {
+                    name: T::NAME.as_char_ptr(),
+                    add: Some(add::<T>),
+                    remove: Some(remove::<T>),
+                    ..Default::default()
+                };
                 // SAFETY: `raw` is valid for writes and stays where it is, being pinned; the
                 // callbacks fit `T`, and `PinnedDrop` unregisters before the memory goes away.
                 let registered = unsafe {

@@ -46,9 +46,8 @@ unsafe impl Sync for Inner {}
 impl Drop for Inner {
     fn drop(&mut self) {
         // SAFETY: The queue is valid, and every queue pair on it held this value.
-        let destroyed =
-            to_result(unsafe { sys::ib_destroy_cq_user(self.raw.as_ptr(), core::ptr::null_mut()) });
-        if destroyed.is_err() {
+        let ret = unsafe { sys::ib_destroy_cq_user(self.raw.as_ptr(), core::ptr::null_mut()) };
+        if ret != 0 {
             // The hardware may still call the handler: leave it, and hold the device.
             pr_err!(
                 "{}: cannot destroy a completion queue\n",
@@ -84,9 +83,11 @@ impl Cq {
         if entries == 0 || entries > device.attrs().max_cqe {
             return Err(EINVAL);
         }
-        let mut attr = sys::ib_cq_init_attr::default();
-        attr.cqe = entries;
-        attr.comp_vector = vector.checked_rem(device.num_comp_vectors()).unwrap_or(0);
+        let attr = sys::ib_cq_init_attr {
+            cqe: entries,
+            comp_vector: vector.checked_rem(device.num_comp_vectors()).unwrap_or(0),
+            ..Default::default()
+        };
         // SAFETY: The device is valid; the method table does not change after registration.
         let ops = unsafe { &(*device.as_ptr()).ops };
         let poll = ops.poll_cq.ok_or(EOPNOTSUPP)?;

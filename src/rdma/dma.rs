@@ -150,8 +150,8 @@ pub(super) enum MapError {
 /// # Invariants
 ///
 /// The first `used` entries of `sges` are mapped for the hardware to read; the first of them as
-/// linear memory if `linear`, the others as pages. If `used` is not 0, `device` is the device they are mapped
-/// for.
+/// linear memory if `linear`, the others as pages. If `used` is not 0, `device` is the device they
+/// are mapped for.
 pub(super) struct Mapping {
     device: Option<DmaDevice>,
     used: usize,

@@ -100,9 +100,11 @@ impl<H: EventHandler> EventRegistration<H> {
             handler,
             device,
             raw <- Opaque::ffi_init(move |raw: *mut sys::ib_event_handler| {
-                let mut init = sys::ib_event_handler::default();
-                init.device = target;
-                init.handler = Some(deliver::<H>);
+                let init = sys::ib_event_handler {
+                    device: target,
+                    handler: Some(deliver::<H>),
+                    ..Default::default()
+                };
                 // SAFETY: `raw` is valid for writes and pinned inside of a `Self`; the device is
                 // valid, as `device` holds it; `PinnedDrop` unregisters.
                 unsafe {

@@ -21,11 +21,11 @@ pub(crate) struct McastAttach {
 }
 
 impl McastAttach {
-    /// Attaches `qp` to the group `gid` with the multicast LID `lid` (host order; ignored on Ethernet, where it
-    /// may be 0). May sleep.
+    /// Attaches `qp` to the group `gid` with the multicast LID `lid` (host order; ignored on
+    /// Ethernet, where it may be 0). May sleep.
     ///
-    /// Fails with `EINVAL` for a `gid` that is not multicast, or on InfiniBand a wrong LID, and with
-    /// what the driver says when its table is full.
+    /// Fails with `EINVAL` for a `gid` that is not multicast, or on InfiniBand a wrong LID, and
+    /// with what the driver says when its table is full.
     pub(crate) fn new(qp: &Qp, gid: &Gid, lid: u16) -> Result<Self> {
         let mut raw = sys::ib_gid { raw: gid.0 };
         // SAFETY: The queue pair is valid; C only reads the identifier.
@@ -48,9 +48,8 @@ impl Drop for McastAttach {
     fn drop(&mut self) {
         let mut raw = sys::ib_gid { raw: self.gid.0 };
         // SAFETY: The queue pair is valid and, by the type invariants, attached.
-        let detached =
-            to_result(unsafe { sys::ib_detach_mcast(self.qp.as_ptr(), &mut raw, self.lid) });
-        if let Err(e) = detached {
+        let ret = unsafe { sys::ib_detach_mcast(self.qp.as_ptr(), &mut raw, self.lid) };
+        if let Err(e) = to_result(ret) {
             // The destruction of the queue pair will fail, and keep all memory it may write to.
             pr_warn!(
                 "{}: cannot leave a multicast group: {:?}\n",

@@ -2,9 +2,9 @@
 
 //! Safe verbs: the part of the kernel's RDMA API that datagram traffic needs.
 //!
-//! Everything hangs on a [`DeviceHandle`]. A [`Registration`] hands one out when a device appears, and when
-//! the device goes away it waits until every clone is dropped. Each object below holds a handle,
-//! directly or through its parents, so none can outlive the device:
+//! Everything hangs on a [`DeviceHandle`]. A [`Registration`] hands one out when a device appears,
+//! and when the device goes away it waits until every clone is dropped. Each object below holds a
+//! handle, directly or through its parents, so none can outlive the device:
 //!
 //! ```text
 //! Registration -> DeviceHandle <- Pd <- AhPool <- Ah

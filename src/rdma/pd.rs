@@ -29,9 +29,8 @@ unsafe impl Sync for Inner {}
 impl Drop for Inner {
     fn drop(&mut self) {
         // SAFETY: By the type invariants nothing in the domain is left.
-        let freed =
-            to_result(unsafe { sys::ib_dealloc_pd_user(self.raw.as_ptr(), core::ptr::null_mut()) });
-        if freed.is_err() {
+        let ret = unsafe { sys::ib_dealloc_pd_user(self.raw.as_ptr(), core::ptr::null_mut()) };
+        if ret != 0 {
             pr_err!("{}: cannot free a protection domain\n", self.device.name());
         }
     }

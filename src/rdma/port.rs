@@ -131,8 +131,8 @@ impl Port {
 
     /// Asks the device for the port's attributes.
     ///
-    /// Sleeps, and **may take the RTNL lock** (rxe and other Ethernet drivers do): must not be called with
-    /// RTNL held, nor from a work item that someone flushes while holding it.
+    /// Sleeps, and **may take the RTNL lock** (rxe and other Ethernet drivers do): must not be
+    /// called with RTNL held, nor from a work item that someone flushes while holding it.
     pub(crate) fn query(&self) -> Result<PortAttr> {
         let mut attr = sys::ib_port_attr::default();
         // SAFETY: The device is valid, `attr` is writable.

@@ -2,8 +2,8 @@
 
 //! Datagram queue pairs.
 //!
-//! A queue pair has two faces. [`Qp`] is shared: queues post through it, attachments and tests hold it.
-//! [`QpControl`] is unique and changes the state. The split is what makes [`QpReset`] a proof.
+//! A queue pair has two faces. [`Qp`] is shared: queues post through it, attachments and tests hold
+//! it. [`QpControl`] is unique and changes the state. The split is what makes [`QpReset`] a proof.
 
 use core::{
     marker::PhantomData,
@@ -130,9 +130,8 @@ unsafe impl Sync for Inner {}
 impl Drop for Inner {
     fn drop(&mut self) {
         // SAFETY: The queue pair is valid, and everything that uses it held this value.
-        let destroyed =
-            to_result(unsafe { sys::ib_destroy_qp_user(self.raw.as_ptr(), null_mut()) });
-        if destroyed.is_err() {
+        let ret = unsafe { sys::ib_destroy_qp_user(self.raw.as_ptr(), null_mut()) };
+        if ret != 0 {
             // The hardware may still write to what is kept, and complete into the queues. Leak all
             // of it, and with it a device handle: better a removal that hangs than wild writes.
             pr_err!(
@@ -264,6 +263,8 @@ pub(crate) struct QpControl {
     qp: Qp,
 }
 
+// The verbs name their transitions so.
+#[allow(clippy::wrong_self_convention)]
 impl QpControl {
     /// Creates a UD queue pair in the reset state. Sleeps.
     ///
@@ -284,15 +285,20 @@ impl QpControl {
         let post_send = ops.post_send.ok_or(EOPNOTSUPP)?;
         let post_recv = ops.post_recv.ok_or(EOPNOTSUPP)?;
 
-        let mut attr = sys::ib_qp_init_attr::default();
-        attr.send_cq = send_cq.as_ptr();
-        attr.recv_cq = recv_cq.as_ptr();
-        attr.cap.max_send_wr = sizes.send_wr;
-        attr.cap.max_recv_wr = sizes.recv_wr;
-        attr.cap.max_send_sge = sizes.send_sge;
-        attr.cap.max_recv_sge = sizes.recv_sge;
-        attr.sq_sig_type = sys::ib_sig_type::IB_SIGNAL_REQ_WR;
-        attr.qp_type = sys::ib_qp_type::IB_QPT_UD;
+        let mut attr = sys::ib_qp_init_attr {
+            send_cq: send_cq.as_ptr(),
+            recv_cq: recv_cq.as_ptr(),
+            cap: sys::ib_qp_cap {
+                max_send_wr: sizes.send_wr,
+                max_recv_wr: sizes.recv_wr,
+                max_send_sge: sizes.send_sge,
+                max_recv_sge: sizes.recv_sge,
+                ..Default::default()
+            },
+            sq_sig_type: sys::ib_sig_type::IB_SIGNAL_REQ_WR,
+            qp_type: sys::ib_qp_type::IB_QPT_UD,
+            ..Default::default()
+        };
         if flags.block_multicast_loopback {
             attr.create_flags |=
                 sys::ib_qp_create_flags::IB_QP_CREATE_BLOCK_MULTICAST_LOOPBACK.0 as u32;
@@ -336,8 +342,10 @@ impl QpControl {
     }
 
     fn modify_state(&mut self, state: sys::ib_qp_state) -> Result {
-        let mut attr = sys::ib_qp_attr::default();
-        attr.qp_state = state;
+        let mut attr = sys::ib_qp_attr {
+            qp_state: state,
+            ..Default::default()
+        };
         self.modify(&mut attr, sys::ib_qp_attr_mask::IB_QP_STATE)
     }
 
@@ -346,11 +354,13 @@ impl QpControl {
     /// `pkey_index` is an index into the partition key table of `port`, `qkey` what senders must
     /// present.
     pub(crate) fn to_init(&mut self, pkey_index: u16, port: u32, qkey: u32) -> Result {
-        let mut attr = sys::ib_qp_attr::default();
-        attr.qp_state = sys::ib_qp_state::IB_QPS_INIT;
-        attr.pkey_index = pkey_index;
-        attr.port_num = port;
-        attr.qkey = qkey;
+        let mut attr = sys::ib_qp_attr {
+            qp_state: sys::ib_qp_state::IB_QPS_INIT,
+            pkey_index,
+            port_num: port,
+            qkey,
+            ..Default::default()
+        };
         self.modify(
             &mut attr,
             sys::ib_qp_attr_mask::IB_QP_STATE
@@ -367,9 +377,11 @@ impl QpControl {
 
     /// Ready-to-receive to ready-to-send. Sleeps.
     pub(crate) fn to_rts(&mut self) -> Result {
-        let mut attr = sys::ib_qp_attr::default();
-        attr.qp_state = sys::ib_qp_state::IB_QPS_RTS;
-        attr.sq_psn = 0;
+        let mut attr = sys::ib_qp_attr {
+            qp_state: sys::ib_qp_state::IB_QPS_RTS,
+            sq_psn: 0,
+            ..Default::default()
+        };
         self.modify(
             &mut attr,
             sys::ib_qp_attr_mask::IB_QP_STATE | sys::ib_qp_attr_mask::IB_QP_SQ_PSN,
@@ -388,8 +400,10 @@ impl QpControl {
 
     /// Changes the Q_Key of a queue pair that is ready to send. Sleeps.
     pub(crate) fn set_qkey(&mut self, qkey: u32) -> Result {
-        let mut attr = sys::ib_qp_attr::default();
-        attr.qkey = qkey;
+        let mut attr = sys::ib_qp_attr {
+            qkey,
+            ..Default::default()
+        };
         self.modify(&mut attr, sys::ib_qp_attr_mask::IB_QP_QKEY)
     }
 

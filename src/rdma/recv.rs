@@ -115,8 +115,8 @@ pub(crate) struct RecvQueue<B: DmaBuffer + 'static> {
 unsafe impl<B: DmaBuffer> Send for RecvQueue<B> {}
 
 impl<B: DmaBuffer> RecvQueue<B> {
-    /// Makes an empty queue of `slots` slots on `qp`; `slots` is a power of two and not more than the
-    /// receive requests the queue pair was created for. Sleeps.
+    /// Makes an empty queue of `slots` slots on `qp`; `slots` is a power of two and not more than
+    /// the receive requests the queue pair was created for. Sleeps.
     ///
     /// The completions of `qp`'s receive queue must all be given to this queue. Make one per queue
     /// pair: the memory of each stays until the queue pair is destroyed.
@@ -127,14 +127,12 @@ impl<B: DmaBuffer> RecvQueue<B> {
         let dma = DmaDevice::new(qp.device())?;
         let mut array = KVVec::with_capacity(slots, GFP_KERNEL)?;
         for _ in 0..slots {
-            array.push(
-                Slot {
-                    buffer: None,
-                    seq: 0,
-                    addr: 0,
-                },
-                GFP_KERNEL,
-            )?;
+            let slot = Slot {
+                buffer: None,
+                seq: 0,
+                addr: 0,
+            };
+            array.push_within_capacity(slot).map_err(|_| ENOMEM)?;
         }
         let storage = Arc::new(
             Slots {
@@ -245,8 +243,8 @@ impl<B: DmaBuffer> RecvQueue<B> {
 
     /// Posts what is on the chain, with one call of the device driver.
     ///
-    /// Fails with what the driver said, now or at an automatic post since the last call. Buffers that were not
-    /// posted are dropped; they count as missing.
+    /// Fails with what the driver said, now or at an automatic post since the last call. Buffers
+    /// that were not posted are dropped; they count as missing.
     pub(crate) fn flush(&mut self) -> Result {
         let result = self.post();
         match self.failed.take() {

@@ -10,15 +10,22 @@ use kernel::{
     error::{from_err_ptr, to_result},
     ffi::{c_int, c_void},
     prelude::*,
-    sync::Arc,
+    sync::{
+        atomic::{Atomic, Relaxed},
+        Arc,
+    },
     types::Opaque,
 };
 
 use super::{device::DeviceHandle, port::Port};
 use crate::{sys::bindings as sys, wire::gid::Gid};
 
-/// How long the neighbour may take to answer, in milliseconds.
-const TIMEOUT_MS: usize = 1000;
+/// How long each try waits for the neighbour to answer, in milliseconds; a second in all.
+///
+/// The core looks at the neighbour table when a request starts, when it hears of an answer, and
+/// when the time is up. It misses an answer that comes before the request is on its list, and on a
+/// virtual link that is the rule. Short first tries pick up such an answer.
+const TRIES_MS: [usize; 3] = [20, 180, 800];
 
 const AF_INET: u16 = 2;
 const AF_INET6: u16 = 10;
@@ -40,7 +47,8 @@ pub(crate) trait ResolveHandler: Send + Sync + 'static {
     /// May sleep, but not long: all resolutions of the system share the queue. Must not drop the
     /// [`GidResolution`], whose drop waits for this call.
     ///
-    /// Errors: `ETIMEDOUT` if nobody answered in a second, `EHOSTUNREACH` and other errors of the routing layer.
+    /// Errors: `ETIMEDOUT` if nobody answered in a second, `EHOSTUNREACH` and other errors of the
+    /// routing layer.
     fn done(&self, result: Result<Resolved>);
 }
 
@@ -57,13 +65,20 @@ impl SockAddr {
     /// as an IPv6 address.
     fn new(gid: &Gid) -> Self {
         if let [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d] = gid.0 {
-            let mut v4 = sys::sockaddr_in::default();
-            v4.sin_family = AF_INET;
-            v4.sin_addr.s_addr = u32::from_ne_bytes([a, b, c, d]);
-            Self { v4 }
+            Self {
+                v4: sys::sockaddr_in {
+                    sin_family: AF_INET,
+                    sin_addr: sys::in_addr {
+                        s_addr: u32::from_ne_bytes([a, b, c, d]),
+                    },
+                    ..Default::default()
+                },
+            }
         } else {
-            let mut v6 = sys::sockaddr_in6::default();
-            v6.sin6_family = AF_INET6;
+            let mut v6 = sys::sockaddr_in6 {
+                sin6_family: AF_INET6,
+                ..Default::default()
+            };
             v6.sin6_addr.in6_u.u6_addr8 = gid.0;
             Self { v6 }
         }
@@ -80,11 +95,10 @@ struct GidEntry(NonNull<sys::ib_gid_attr>);
 impl GidEntry {
     /// Entry `index` of the table of `port`. Sleeps.
     fn get(port: &Port, index: u16) -> Result<Self> {
+        let (device, number) = (port.device().as_ptr(), port.number());
         // SAFETY: The device is valid; the core checks the port and the index.
-        let entry = from_err_ptr(
-            unsafe { sys::rdma_get_gid_attr(port.device().as_ptr(), port.number(), index.into()) }
-                .cast_mut(),
-        )?;
+        let entry = unsafe { sys::rdma_get_gid_attr(device, number, index.into()) };
+        let entry = from_err_ptr(entry.cast_mut())?;
         // INVARIANT: The core took a reference for us.
         Ok(Self(NonNull::new(entry).ok_or(EINVAL)?))
     }
@@ -110,19 +124,23 @@ impl Drop for GidEntry {
 ///
 /// # Invariants
 ///
-/// `request` is known to the core under its address from a successful start until the callback has
-/// returned; it points to `entry`, which is of `device`.
+/// - Each of `tries` points to `entry`, which is of `device`.
+/// - The core may know the address of a try from its start until its callback has returned. The
+///   first is started by [`GidResolution::start`], each other by the callback of the one before.
 #[pin_data(PinnedDrop)]
 pub(crate) struct GidResolution<H: ResolveHandler> {
     #[pin]
-    request: Opaque<sys::rdma_dev_addr>,
+    tries: [Opaque<sys::rdma_dev_addr>; TRIES_MS.len()],
+    /// Number of the last try that was started; only the callback writes it.
+    current: Atomic<usize>,
+    dgid: Gid,
     handler: Arc<H>,
     entry: GidEntry,
     device: DeviceHandle,
 }
 
-// SAFETY: `H` is `Send + Sync`; the request is only touched by the core, by the one callback, and by
-// the drop after it.
+// SAFETY: `H` is `Send + Sync`; a request is only touched by the core, by its callback, and by the
+// drop after it.
 unsafe impl<H: ResolveHandler> Send for GidResolution<H> {}
 // SAFETY: A shared reference allows nothing.
 unsafe impl<H: ResolveHandler> Sync for GidResolution<H> {}
@@ -141,51 +159,64 @@ impl<H: ResolveHandler> GidResolution<H> {
         handler: Arc<H>,
     ) -> Result<Pin<KBox<Self>>> {
         let entry = GidEntry::get(port, sgid_index)?;
-        let source = entry.gid();
-        let entry_ptr = entry.0.as_ptr();
-        let this = KBox::pin_init(
-            try_pin_init!(Self {
+        let request = || {
+            Opaque::new(sys::rdma_dev_addr {
+                // Replaced by the namespace of the entry, but must be set.
+                net: &raw mut sys::init_net,
+                sgid_attr: entry.0.as_ptr(),
+                ..Default::default()
+            })
+        };
+        let tries = core::array::from_fn(|_| request());
+        // INVARIANT: All tries point to the entry, and the core knows none of them.
+        let this = KBox::pin(
+            Self {
+                tries,
+                current: Atomic::new(0),
+                dgid: *dgid,
                 handler,
                 entry,
                 device: port.device().clone(),
-                // INVARIANT: The core does not know the request yet.
-                request <- Opaque::ffi_init(|request: *mut sys::rdma_dev_addr| {
-                    let mut init = sys::rdma_dev_addr::default();
-                    // Replaced by the namespace of the entry, but must be set.
-                    init.net = &raw mut sys::init_net;
-                    init.sgid_attr = entry_ptr;
-                    // SAFETY: `request` is valid for writes.
-                    unsafe { request.write(init) };
-                }),
-            }? Error),
+            },
             GFP_KERNEL,
         )?;
+        this.as_ref().begin(0)?;
+        Ok(this)
+    }
 
-        let mut src = SockAddr::new(&source);
-        let dst = SockAddr::new(dgid);
-        // SAFETY: The addresses are valid for the call. `this` is pinned, and its drop cancels the
-        // request before the memory goes away. The callback fits the context. A request that is
-        // refused here leaves nothing to cancel, and to cancel it is harmless.
+    /// Starts a try. Sleeps. If this fails its callback will not be called.
+    fn begin(self: Pin<&Self>, number: usize) -> Result {
+        let (Some(request), Some(&timeout)) = (self.tries.get(number), TRIES_MS.get(number)) else {
+            return Err(ETIMEDOUT);
+        };
+        let mut src = SockAddr::new(&self.entry.gid());
+        let dst = SockAddr::new(&self.dgid);
+        let context: *const Self = self.get_ref();
+        // SAFETY: The addresses are valid for the call. `self` is pinned, and its drop cancels the
+        // request before the memory goes away. The callback fits the context.
         to_result(unsafe {
             sys::rdma_resolve_ip(
                 (&raw mut src).cast(),
                 (&raw const dst).cast(),
-                this.request.get(),
-                TIMEOUT_MS,
+                request.get(),
+                timeout,
                 Some(resolved::<H>),
                 true,
-                (&raw const *this).cast_mut().cast(),
+                context.cast_mut().cast(),
             )
-        })?;
-        Ok(this)
+        })
     }
 }
 
 #[pinned_drop]
 impl<H: ResolveHandler> PinnedDrop for GidResolution<H> {
     fn drop(self: Pin<&mut Self>) {
-        // SAFETY: The request is initialised; when this returns the callback neither runs nor will.
-        unsafe { sys::rdma_addr_cancel(self.request.get()) };
+        for request in &self.tries {
+            // SAFETY: The request is initialised; one that the core does not know is ignored. When
+            // this returns the callback of the request neither runs nor will. Since only that
+            // callback starts the next try, which is cancelled next, none is left in the end.
+            unsafe { sys::rdma_addr_cancel(request.get()) };
+        }
     }
 }
 
@@ -201,9 +232,18 @@ unsafe extern "C" fn resolved<H: ResolveHandler>(
     request: *mut sys::rdma_dev_addr,
     context: *mut c_void,
 ) {
-    // SAFETY: By the safety requirements; the drop waits for us.
-    let handler = unsafe { &(*context.cast::<GidResolution<H>>()).handler };
-    let result = to_result(status).map(|()| {
+    // SAFETY: By the safety requirements; the drop waits for us. It is pinned in its box.
+    let this = unsafe { Pin::new_unchecked(&*context.cast::<GidResolution<H>>()) };
+    let mut result = to_result(status);
+    if result == Err(ETIMEDOUT) {
+        let next = this.current.load(Relaxed).wrapping_add(1);
+        this.current.store(next, Relaxed);
+        result = this.begin(next);
+        if result.is_ok() {
+            return;
+        }
+    }
+    let result = result.map(|()| {
         // SAFETY: The core has filled in the request and will not touch it again.
         let (dmac, hop_limit) = unsafe { ((*request).dst_dev_addr, (*request).hoplimit) };
         let [a, b, c, d, e, f, ..] = dmac;
@@ -212,5 +252,5 @@ unsafe extern "C" fn resolved<H: ResolveHandler>(
             hop_limit: hop_limit.clamp(1, 255) as u8,
         }
     });
-    handler.done(result);
+    this.handler.done(result);
 }

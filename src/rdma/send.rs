@@ -84,7 +84,7 @@ impl SendFlags {
         if self.ip_csum {
             flags |= sys::ib_send_flags::IB_SEND_IP_CSUM.0;
         }
-        flags as i32
+        flags
     }
 }
 
@@ -178,8 +178,8 @@ pub(crate) fn send_queue<P: Segments + 'static>(
 ///
 /// # Invariants
 ///
-/// - The ring is kept by `qp`. Slots between its head and tail hold what a request refers to that was posted, or is
-///   in the chain, or failed to be posted.
+/// - The ring is kept by `qp`. Slots between its head and tail hold what a request refers to that
+///   was posted, or is in the chain, or failed to be posted.
 /// - `chain` is a box of ours; its first `filled` requests are linked, refer to the newest slots of
 ///   the ring, and are not posted.
 /// - `posted` is what the last post returned.
@@ -200,12 +200,12 @@ pub(crate) struct SendQueue<P: Segments + 'static> {
 unsafe impl<P: Segments> Send for SendQueue<P> {}
 
 impl<P: Segments> SendQueue<P> {
-    /// Takes a payload for the queue pair `dst` behind `ah`, which checks `qkey` (host order; the device
-    /// puts its own key in if the top bit is set).
+    /// Takes a payload for the queue pair `dst` behind `ah`, which checks `qkey` (host order; the
+    /// device puts its own key in if the top bit is set).
     ///
-    /// It is mapped and put on the chain, to be posted by [`SendQueue::flush`] or when the chain is full. A
-    /// failure of that automatic post does not fail this call, it breaks the queue. On failure the payload
-    /// comes back as it was.
+    /// It is mapped and put on the chain, to be posted by [`SendQueue::flush`] or when the chain is
+    /// full. A failure of that automatic post does not fail this call, it breaks the queue. On
+    /// failure the payload comes back as it was.
     #[inline]
     pub(crate) fn push(
         &mut self,
@@ -329,9 +329,9 @@ impl<P: Segments> SendQueue<P> {
 
     /// Hands all unfinished payloads to `f` and makes the queue usable again.
     ///
-    /// `done` must be the other end of this queue and `proof` of its queue pair (`EINVAL`). Fails with `EAGAIN`
-    /// if a post raced with the reset: reset again. Completions that are still in the completion
-    /// queue are recognised later and ignored.
+    /// `done` must be the other end of this queue and `proof` of its queue pair (`EINVAL`). Fails
+    /// with `EAGAIN` if a post raced with the reset: reset again. Completions that are still in the
+    /// completion queue are recognised later and ignored.
     pub(crate) fn recover(
         &mut self,
         done: &mut SendCompletions<P>,

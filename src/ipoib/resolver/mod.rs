@@ -68,7 +68,10 @@ impl PathQuery {
 /// A membership that was obtained. Dropping it leaves; the drop may sleep.
 pub(crate) enum Membership {
     /// Membership of the host's IP layer on a RoCE port.
-    Roce(roce::IpMembership),
+    Roce {
+        /// Leaves when dropped.
+        _membership: roce::IpMembership,
+    },
     /// Nothing had to be obtained: RoCE senders need no membership.
     None,
 }

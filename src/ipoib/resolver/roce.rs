@@ -66,9 +66,15 @@ impl Drop for IpMembership {
 }
 
 /// Joins `group`: senders need nothing, listeners the IP layer's membership.
-pub(super) fn join(port: &Arc<Port>, group: &Gid, state: JoinState) -> Result<(Membership, Params)> {
+pub(super) fn join(
+    port: &Arc<Port>,
+    group: &Gid,
+    state: JoinState,
+) -> Result<(Membership, Params)> {
     let membership = match state {
-        JoinState::FullMember => Membership::Roce(IpMembership::new(port, group)?),
+        JoinState::FullMember => Membership::Roce {
+            _membership: IpMembership::new(port, group)?,
+        },
         JoinState::SendOnlyFullMember => Membership::None,
     };
     let params = Params {
@@ -82,13 +88,7 @@ pub(super) fn join(port: &Arc<Port>, group: &Gid, state: JoinState) -> Result<(M
 }
 
 pub(super) fn unicast(port: u32, gid: &Gid, answer: &Resolved) -> AhAttr {
-    AhAttr::roce_unicast(
-        port,
-        *gid,
-        SGID_INDEX,
-        answer.dmac,
-        answer.hop_limit.max(1),
-    )
+    AhAttr::roce_unicast(port, *gid, SGID_INDEX, answer.dmac, answer.hop_limit.max(1))
 }
 
 pub(super) fn multicast(port: u32, group: &Gid, params: &Params) -> AhAttr {
