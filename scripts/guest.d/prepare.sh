@@ -33,9 +33,9 @@ try() {
 
 # wait_for WHAT CMD...: polls until the command succeeds.
 wait_for() {
-    local what=$1 i
+    local what=$1 end=$((SECONDS + PREPARE_SECONDS))
     shift
-    for ((i = 0; i < PREPARE_SECONDS * 20; i++)); do
+    while ((SECONDS < end)); do
         "$@" >/dev/null 2>&1 && return
         sleep 0.05
     done
@@ -137,6 +137,23 @@ side_up() {
     try "address of ${!name}" ip -n "$ns" addr add "$ip4/24" dev "${!name}" || return
     try "address of ${!name}" ip -n "$ns" addr add "$ip6/64" dev "${!name}" nodad || return
     try "up ${!name}" ip -n "$ns" link set "${!name}" up
+}
+
+# What a person wants to see when the preparation has failed.
+prepare_state() {
+    local ns f
+    rdma link
+    ip -s -d link
+    ip addr
+    for ns in $NS_A $NS_B; do
+        echo "== namespace $ns"
+        ip -n "$ns" -s -d link
+        ip -n "$ns" addr
+        ip -n "$ns" neigh
+    done
+    for f in /sys/kernel/debug/ipoib_rs/*; do
+        [ ! -f "$f" ] || { echo "== $f"; timeout 5 cat "$f"; }
+    done
 }
 
 carrier() { [ "$(ip netns exec "$1" cat "/sys/class/net/$2/carrier" 2>/dev/null)" = 1 ]; }
