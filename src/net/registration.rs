@@ -100,6 +100,10 @@ impl<T: Ethtool> Unregistered<T> {
         if dev.is_null() {
             return Err(ENOMEM);
         }
+        // Completions come one by one where the hardware moderates nothing, and GRO would end with
+        // each of them: let it go on for 20 us. NAPI instances copy this when they are added.
+        // SAFETY: a new device that is not registered.
+        unsafe { bindings::netdev_sw_irq_coalesce_default_on(dev) };
         // SAFETY: a new device with a zeroed private area of the right size.
         unsafe { Adapter::<T>::install(dev, data) };
         // INVARIANT: allocated above and known to nobody else.
