@@ -2,8 +2,6 @@
 
 //! An interface: its identity, its tables, its events, and the control state that the worker owns.
 
-use core::ops::Deref;
-
 use kernel::{
     impl_has_delayed_work,
     new_delayed_work,
@@ -327,10 +325,16 @@ impl Interface {
         &self.drops
     }
 
-    /// The groups that the stack wants to hear, as last told.
-    /// They do not change while the result lives. May sleep.
-    pub(crate) fn listeners(&self) -> impl Deref<Target = KVec<Gid>> + '_ {
-        self.listeners.lock()
+    /// A copy of the groups that the stack wants to hear, as last told. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn listeners(&self) -> Result<KVec<Gid>> {
+        let listeners = self.listeners.lock();
+        let mut copy = KVec::with_capacity(listeners.len(), GFP_KERNEL)?;
+        copy.extend_from_slice(&listeners, GFP_KERNEL)?;
+        Ok(copy)
     }
 
     /// Takes over the groups that the stack wants to hear.
