@@ -86,6 +86,13 @@ impl OrderedQueue {
         drop(queued);
     }
 
+    /// Waits until everything that is queued now has run, also what is delayed no longer. May sleep;
+    /// not from one of the queue's items.
+    pub(crate) fn flush(&self) {
+        // SAFETY: live by the type invariant.
+        unsafe { bindings::__flush_workqueue(self.ptr.as_ptr()) }
+    }
+
     /// Makes `item` run in `ms` milliseconds, unless it is pending already. Any context.
     pub(crate) fn run_in<T, const ID: u64>(&self, item: Arc<T>, ms: u64)
     where

@@ -67,10 +67,20 @@ struct Parent {
     port: Closing,
     files: Arc<debugfs::Files>,
     _device: Registration<Interface>,
+    _last: Settling,
 }
 
 /// Ends a port's work when dropped.
 struct Closing(Arc<Port>);
+
+/// Lets an interface's worker come to rest when dropped.
+struct Settling(Arc<Interface>);
+
+impl Drop for Settling {
+    fn drop(&mut self) {
+        self.0.settle();
+    }
+}
 
 impl Drop for Closing {
     fn drop(&mut self) {
@@ -196,6 +206,7 @@ fn add_port(
         port,
         files,
         _device: registered,
+        _last: Settling(iface),
     })
 }
 

@@ -313,6 +313,13 @@ impl Interface {
         self.wq.run_in(self.clone(), ms);
     }
 
+    /// Waits for what the worker still has to do. To be called by an owner when nothing posts any
+    /// more, so that the last reference is not dropped by the worker itself, which would have to
+    /// wait for its own end. May sleep.
+    pub(crate) fn settle(&self) {
+        self.wq.flush();
+    }
+
     /// Counts packets that were dropped while they waited. Control lock held.
     pub(crate) fn count_drops(&self, reason: TxDrop, packets: usize) {
         if let Some(counter) = self.drops.get(reason.index()) {
