@@ -1,6 +1,7 @@
 """The driver under test, for tests that load, unload and disturb it; and what its debugfs files say."""
 
 import contextlib
+import os
 import pathlib
 import re
 import socket
@@ -38,6 +39,12 @@ class Driver:
 
     def load(self, params="", check=True):
         return self.step("load", MODULE, params, check=check)
+
+    def insert(self):
+        """Loads the module alone: what it needs is there from the first time."""
+        run(["insmod", os.environ["MODULE"], *os.environ.get("FABRIC_PARAMS", "").split()])
+        for side in self.sides:
+            self.up_side(side)
 
     def unload(self):
         self.step("unload", MODULE)
@@ -210,17 +217,3 @@ def background(*cmds):
         for p in processes:
             p.kill()
             p.wait(net.SECONDS)
-
-
-def gid_text(octets):
-    """A GID as debugfs shows it: eight groups of digits, without leading zeros (DBG-2)."""
-    return ":".join(f"{int.from_bytes(octets[i:i + 2], 'big'):x}" for i in range(0, 16, 2))
-
-
-def group_of(address):
-    """The MGID (octets) of an IP multicast address, default P_Key, link-local scope (FMT-4, FMT-5)."""
-    if ":" in address:
-        raw = socket.inet_pton(socket.AF_INET6, address)
-        return bytes.fromhex("ff12601bffff") + raw[6:]
-    low = int.from_bytes(socket.inet_aton(address), "big") & 0x0FFFFFFF
-    return bytes.fromhex("ff12401bffff") + low.to_bytes(10, "big")

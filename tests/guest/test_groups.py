@@ -1,49 +1,17 @@
 """Multicast groups and neighbours, seen from the stack and from debugfs."""
 
 import errno
-import socket
-import struct
 
 import pytest
 
-import net
-from driver import Debug, gid_text, group_of
+from driver import Debug
+from mcast import gid_text, group, group_of, membership, udp
 from net import wait_until
 
 FAMILIES = [pytest.param(4, id="ipv4"), pytest.param(6, id="ipv6")]
 both_families = pytest.mark.parametrize("family", FAMILIES)
 GROUPS = {4: "239.9.8.7", 6: "ff12::9:8:7"}
 BURST = 100
-
-
-def udp(side, family):
-    with net.netns(side.ns):
-        s = socket.socket(socket.AF_INET if family == 4 else socket.AF_INET6, socket.SOCK_DGRAM)
-        index = socket.if_nametoindex(side.iface)
-    if family == 4:
-        s.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, struct.pack("=4s4si", b"\0" * 4, b"\0" * 4, index))
-    else:
-        s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, index)
-    s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUFFORCE, 1 << 23)
-    # What waits for a path counts as unsent.
-    s.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUFFORCE, 1 << 25)
-    s.settimeout(0.5)
-    return s, index
-
-
-def membership(sock, family, group, index, join=True):
-    if family == 4:
-        request = struct.pack("=4s4si", socket.inet_aton(group), b"\0" * 4, index)
-        sock.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP if join else socket.IP_DROP_MEMBERSHIP, request)
-    else:
-        request = struct.pack("=16si", socket.inet_pton(socket.AF_INET6, group), index)
-        what = socket.IPV6_JOIN_GROUP if join else socket.IPV6_LEAVE_GROUP
-        sock.setsockopt(socket.IPPROTO_IPV6, what, request)
-
-
-def group(side, address):
-    """The group's line in debugfs, or an empty string."""
-    return Debug(side).groups.get(gid_text(group_of(address)), "")
 
 
 def receive_all(sock):

@@ -175,6 +175,5 @@ def test_module_cycles_under_traffic(a, b, driver):
             end = memory_in_use()
             print(f"memory in use: {start} KiB after 10 cycles, {end} KiB after {CYCLES}")
             assert end - start < 8192, f"{end - start} KiB more after {CYCLES - 10} cycles"
-        driver.load()
-        driver.up()
+        driver.insert()
     assert not re.search(r"ipoib_rs.*(timing out|cannot reset)", kernel_log())
