@@ -2,8 +2,6 @@
 
 //! An interface: its identity, its tables, its events, and the control state that the worker owns.
 
-use core::ops::Deref;
-
 use kernel::{
     impl_has_delayed_work,
     new_delayed_work,
@@ -315,6 +313,13 @@ impl Interface {
         self.wq.run_in(self.clone(), ms);
     }
 
+    /// Waits for what the worker still has to do. To be called by an owner when nothing posts any
+    /// more, so that the last reference is not dropped by the worker itself, which would have to
+    /// wait for its own end. May sleep.
+    pub(crate) fn settle(&self) {
+        self.wq.flush();
+    }
+
     /// Counts packets that were dropped while they waited. Control lock held.
     pub(crate) fn count_drops(&self, reason: TxDrop, packets: usize) {
         if let Some(counter) = self.drops.get(reason.index()) {
@@ -327,10 +332,16 @@ impl Interface {
         &self.drops
     }
 
-    /// The groups that the stack wants to hear, as last told.
-    /// They do not change while the result lives. May sleep.
-    pub(crate) fn listeners(&self) -> impl Deref<Target = KVec<Gid>> + '_ {
-        self.listeners.lock()
+    /// A copy of the groups that the stack wants to hear, as last told. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn listeners(&self) -> Result<KVec<Gid>> {
+        let listeners = self.listeners.lock();
+        let mut copy = KVec::with_capacity(listeners.len(), GFP_KERNEL)?;
+        copy.extend_from_slice(&listeners, GFP_KERNEL)?;
+        Ok(copy)
     }
 
     /// Takes over the groups that the stack wants to hear.

@@ -67,7 +67,9 @@ impl Recovery {
             if concerns.starving {
                 queue.napi.schedule();
             }
-            if concerns.stalled && self.state(index) == Some(State::Running) {
+            // The watchdog has had the queue polled; what that got going needs no reset.
+            if concerns.stalled && self.state(index) == Some(State::Running) && stopped(cx, queue) {
+                queue.shared.stats.timeouts.add(1);
                 diagnose(cx, queue);
                 self.step(cx, index, Event::Stalled);
             }
@@ -185,7 +187,10 @@ impl Recovery {
                             }
                         });
                     }
-                    Action::Resume => resume(cx, queue),
+                    Action::Resume => {
+                        queue.shared.stats.recoveries.add(1);
+                        resume(cx, queue);
+                    }
                     // `tick` computes the earliest of all.
                     Action::ArmTimer(_) => {}
                 }
@@ -210,6 +215,11 @@ fn resume(cx: &Cx<'_>, queue: &Queue) {
         txq.lock().ops().touch();
         txq.wake();
     }
+}
+
+/// Whether the stack may not transmit on the queue.
+fn stopped(cx: &Cx<'_>, queue: &Queue) -> bool {
+    TxQueue::new(cx.dev, queue.shared.index).is_some_and(|txq| txq.lock().ops().xmit_stopped())
 }
 
 /// Runs `f` on the transmit side of a queue, under its lock.

@@ -155,6 +155,8 @@ pub(crate) fn port_changed(cx: &mut Cx<'_>, running: &mut Running, port: &mut co
         cx.iface.address_changed(seen.gid);
         running.groups.down(cx);
         running.paths.invalidate_all(cx);
+        // Our identity is published anew even if the group's parameters come back the same.
+        running.broadcast = None;
     }
     if port.may_join() {
         running.groups.up(cx);
