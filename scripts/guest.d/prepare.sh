@@ -184,11 +184,25 @@ prepare_export() {
     export NS_A NS_B IF_A IF_B IP4_A IP4_B IP6_A IP6_B PORT_A PORT_B FABRIC_PARAMS
 }
 
-# bounded WHAT CMD...: like try, with a time limit.
+# bounded WHAT CMD...: like try, with a time limit. A command that hangs in the kernel cannot be killed: it
+# is left behind, and the kernel log gets the stacks of all that is blocked.
 bounded() {
-    local what=$1
+    local what=$1 end=$((SECONDS + PREPARE_SECONDS)) out pid
     shift
-    try "$what" timeout -k 5 "$PREPARE_SECONDS" "$@"
+    out=$(mktemp)
+    echo "guest: $what" >/dev/kmsg
+    "$@" >"$out" 2>&1 &
+    pid=$!
+    while kill -0 $pid 2>/dev/null; do
+        if ((SECONDS >= end)); then
+            kill -KILL $pid
+            echo w >/proc/sysrq-trigger
+            bad "$what: does not end"
+            return
+        fi
+        sleep 0.05
+    done
+    wait $pid || bad "$what: $(cat "$out")"
 }
 
 ifaces_down() {
