@@ -105,8 +105,6 @@ pub(crate) struct Running {
     pub(crate) groups: Groups,
     pub(crate) paths: Paths,
     pub(crate) recovery: Recovery,
-    /// What the port looked like when the worker last acted on it.
-    pub(crate) seen: Seen,
     /// The broadcast group's parameters that are in force.
     pub(crate) broadcast: Option<join::Params>,
     pub(crate) next_ageing: Millis,
@@ -117,6 +115,9 @@ pub(crate) struct Control {
     pub(crate) running: Option<Running>,
     pub(crate) hw: Option<Hardware>,
     pub(crate) port: control::port::Port,
+    /// What the port looked like when it was last acted on. Here and not in `Running`: a port that
+    /// changes while the interface is down changes the MTU and the address all the same.
+    pub(crate) seen: Seen,
     pub(crate) seq: Seq,
 }
 
@@ -188,6 +189,7 @@ impl Interface {
                     running: None,
                     hw: None,
                     port: control::port::Port::new(seen.mtu),
+                    seen,
                     seq: Seq::new(seed),
                 }, "control"),
                 wq,

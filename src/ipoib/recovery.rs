@@ -22,7 +22,10 @@ use crate::{
         },
         time::Millis, //
     },
-    net::txq::TxQueue,
+    net::{
+        device::Device,
+        txq::TxQueue, //
+    },
     rdma::QpState, //
 };
 
@@ -91,7 +94,10 @@ impl Recovery {
 
     /// A queue pair in RTS may still have a ring that a failed post has broken.
     fn check_ring(&mut self, cx: &mut Cx<'_>, index: usize) {
-        let broken = with_ring(cx, index, |side| {
+        let Some(queue) = cx.iface.queue(index) else {
+            return;
+        };
+        let broken = with_ring(cx.dev, queue, |side| {
             side.sends.as_ref().is_some_and(|sends| sends.is_broken())
         });
         if broken == Some(true) {
@@ -224,14 +230,21 @@ fn stopped(cx: &Cx<'_>, queue: &Queue) -> bool {
 
 /// Runs `f` on the transmit side of a queue, under its lock.
 fn with_ring<R>(
-    cx: &Cx<'_>,
-    index: usize,
+    dev: &Device,
+    queue: &Queue,
     f: impl FnOnce(&mut super::queue::TxSide) -> R,
 ) -> Option<R> {
-    let queue = cx.iface.queue(index)?;
-    let txq = TxQueue::new(cx.dev, queue.shared.index)?;
+    let txq = TxQueue::new(dev, queue.shared.index)?;
     let mut lock = txq.lock();
     queue.tx.get(&mut lock).map(|(side, _)| f(side))
+}
+
+/// Free slots of the send ring; 0 when there is no ring. Takes the transmit lock.
+pub(crate) fn free_slots(dev: &Device, queue: &Queue) -> usize {
+    let free = with_ring(dev, queue, |side| {
+        side.sends.as_mut().map_or(0, |sends| sends.free_slots())
+    });
+    free.unwrap_or(0)
 }
 
 /// Tells once what a stuck queue looks like (QP-21, B19).
@@ -239,9 +252,7 @@ fn diagnose(cx: &mut Cx<'_>, queue: &Queue) {
     let index = queue.shared.index;
     let state = cx.hw.query_queue(queue);
     let idle = TxQueue::new(cx.dev, index).map_or(0, |txq| txq.idle_ms());
-    let free = with_ring(cx, index.into(), |side| {
-        side.sends.as_mut().map_or(0, |sends| sends.free_slots())
-    });
+    let free = free_slots(cx.dev, queue);
     pr_warn!(
         "{}: transmit timeout: latency {} msecs\n",
         cx.dev.name(),
@@ -251,7 +262,7 @@ fn diagnose(cx: &mut Cx<'_>, queue: &Queue) {
         "{}: queue stopped: queue {}, free {} of {}, queue pair {:?}; resetting it\n",
         cx.dev.name(),
         index,
-        free.unwrap_or(0),
+        free,
         queue.shared.ring.size(),
         state
     );
