@@ -33,8 +33,7 @@ impl kernel::InPlaceModule for Ipoib {
                 base::params::Params::load()?;
             },
             rcu: base::rcu::Drain,
-            // SAFETY: called once per load, and the first user is the client below.
-            debugfs: unsafe { base::debugfs::Root::new(c"ipoib_rs") },
+            debugfs: base::debugfs::Root::new(c"ipoib_rs")?,
             client <- rdma::Registration::new(),
         })
     }

@@ -224,12 +224,7 @@ fn age(cx: &mut Cx<'_>, running: &mut Running) {
 }
 
 /// Carries the state of the broadcast group over to carrier, MTU and the data path.
-fn settle(
-    cx: &mut Cx<'_>,
-    running: &mut Running,
-    port: &mut control::port::Port,
-    seen: &Seen,
-) {
+fn settle(cx: &mut Cx<'_>, running: &mut Running, port: &mut control::port::Port, seen: &Seen) {
     let params = running.groups.broadcast();
     if params == running.broadcast {
         return;

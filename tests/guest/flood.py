@@ -4,10 +4,13 @@ import contextlib
 import socket
 import sys
 
+# Python has no name for it.
+SO_SNDBUFFORCE = 32
+
 address, port, count, *octets = sys.argv[1:]
 data = b"f" * int(octets[0] if octets else 64)
 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-    s.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUFFORCE, 1 << 24)
+    s.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, 1 << 24)
     # A connected socket would stop at each port-unreachable message.
     for _ in range(int(count)):
         with contextlib.suppress(OSError):

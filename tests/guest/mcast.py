@@ -6,6 +6,9 @@ import struct
 import net
 from driver import Debug
 
+# Python has no names for these.
+SO_SNDBUFFORCE, SO_RCVBUFFORCE = 32, 33
+
 
 def udp(side, family):
     with net.netns(side.ns):
@@ -15,9 +18,9 @@ def udp(side, family):
         s.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, struct.pack("=4s4si", b"\0" * 4, b"\0" * 4, index))
     else:
         s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, index)
-    s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUFFORCE, 1 << 23)
+    s.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 23)
     # What waits for a path counts as unsent.
-    s.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUFFORCE, 1 << 25)
+    s.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, 1 << 25)
     s.settimeout(0.5)
     return s, index
 
