@@ -63,6 +63,19 @@ impl Seen {
             lid: attr.lid,
         })
     }
+
+    /// Reads the port again. One without a GID counts as not active: nothing can be sent from it,
+    /// and the core cannot put a new GID in that place as long as address handles of ours hold on
+    /// to the old one.
+    fn reread(&self, port: &rdma::Port) -> Result<Self> {
+        match Self::read(port) {
+            Err(e) if e == ENOENT => Ok(Self {
+                active: false,
+                ..*self
+            }),
+            other => other,
+        }
+    }
 }
 
 /// The port must be read anew.
@@ -176,7 +189,7 @@ impl WorkItem for Port {
             return;
         };
         if todo & READ != 0 {
-            match Seen::read(&this.rdma) {
+            match this.seen().reread(&this.rdma) {
                 Ok(seen) => *this.state.lock() = seen,
                 Err(e) => warn_limited!(
                     "{}/{}: cannot read the port ({:?}); keeping what was last known\n",

@@ -42,7 +42,7 @@ def reachable(a, b):
 def test_resources_are_named(a, b):
     """`rdma resource` shows the queue pairs, queues and the protection domain under the module's name."""
     lines = resources_of_ours()
-    for kind, least in (("qpn", 2), ("cqn", 4), ("pdn", 2)):
+    for kind, least in (("lqpn", 2), ("cqn", 4), ("pdn", 2)):
         assert sum(f" {kind} " in f" {line} " for line in lines) >= least, (kind, lines)
 
 
