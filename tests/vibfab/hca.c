@@ -191,7 +191,7 @@ static int vib_destroy_ah(struct ib_ah *ibah, u32 flags)
 
 static struct ib_mr *vib_get_dma_mr(struct ib_pd *pd, int access)
 {
-	struct ib_mr *mr = kzalloc(sizeof(*mr), GFP_KERNEL);
+	struct ib_mr *mr = kzalloc_obj(*mr);
 
 	if (!mr)
 		return ERR_PTR(-ENOMEM);

@@ -38,9 +38,9 @@ struct vib_params vib_par = {
 	.strict = 1, .seed = 1,
 };
 
-#define VIB_PARAM(name, type, text) \
-	module_param_named(name, vib_par.name, type, 0444); \
-	MODULE_PARM_DESC(name, text)
+#define VIB_PARAM(par, type, text) \
+	module_param_named(par, vib_par.par, type, 0444); \
+	MODULE_PARM_DESC(par, text)
 
 VIB_PARAM(hcas, uint, "HCAs on the switch");
 VIB_PARAM(ports, uint, "ports of each HCA; at most 64 in all");
@@ -91,7 +91,7 @@ __be64 vib_guid(u32 node, u32 port)
 	u64 oui = 0x02fab0ULL << 40;
 
 	return cpu_to_be64(oui | (vib_hash(0x6d, 0) & 0xffff) << 24 |
-			   (u64)node << 8 | port);
+			   (u64)(node & 0xffff) << 8 | port);
 }
 
 enum ib_mtu vib_mtu_enum(u32 bytes)
@@ -238,7 +238,11 @@ static int __init vib_init(void)
 	err = vib_fabric_init();
 	if (err)
 		return err;
-	err = vib_ring_init();
+	vib_fault_init();
+	vib_switch_init();
+	err = vib_far_init();
+	if (!err)
+		err = vib_ring_init();
 	if (err)
 		goto err_fabric;
 	err = vib_sa_init();
@@ -259,6 +263,8 @@ err_hcas:
 	vib_dbg_exit();
 	vib_hcas_remove();
 	vib_fault_exit();
+	vib_far_exit();
+	vib_switch_exit();
 	vib_sa_exit();
 err_ring:
 	vib_ring_exit();
@@ -275,6 +281,8 @@ static void __exit vib_exit(void)
 	vib_dbg_exit();
 	vib_hcas_remove();
 	vib_fault_exit();
+	vib_far_exit();
+	vib_switch_exit();
 	vib_sa_exit();
 	vib_ring_exit();
 	for (i = 0; i < VIB_STRICTS; i++) {

@@ -2,6 +2,7 @@
 /* The embedded SA: multicast groups and their members. */
 
 #include <linux/bitmap.h>
+#include <linux/jhash.h>
 #include <linux/slab.h>
 #include <rdma/ib_sa.h>
 #include "sa.h"
@@ -25,11 +26,16 @@ void vib_ipoib_mgid(union ib_gid *mgid, u16 pkey)
 	memset(&mgid->raw[12], 0xff, 4);
 }
 
+static struct hlist_head *vib_group_bucket(const union ib_gid *mgid)
+{
+	return &vib_sa.groups[jhash(mgid->raw, 16, 0) % VIB_GROUP_HASH];
+}
+
 struct vib_group *vib_group_find(const union ib_gid *mgid)
 {
 	struct vib_group *g;
 
-	list_for_each_entry(g, &vib_sa.groups, list)
+	hlist_for_each_entry(g, vib_group_bucket(mgid), node)
 		if (!memcmp(&g->rec.mgid, mgid, sizeof(*mgid)))
 			return g;
 	return NULL;
@@ -42,17 +48,20 @@ static struct vib_group *vib_group_new(const union ib_gid *mgid)
 
 	if (bit >= VIB_MLIDS)
 		return NULL;
-	g = kzalloc(sizeof(*g), GFP_KERNEL);
+	g = kzalloc_obj(*g);
 	if (!g)
 		return NULL;
 	set_bit(bit, vib_sa.mlids);
 	g->rec.mgid = *mgid;
 	g->rec.mlid = cpu_to_be16(VIB_MLID_BASE + bit);
-	list_add_tail(&g->list, &vib_sa.groups);
+	hlist_add_head(&g->node, vib_group_bucket(mgid));
+	/* the far end is in every group, and nobody's member record */
+	if (vib_far_nodes())
+		vib_mft_set(VIB_MLID_BASE + bit, VIB_FAR_PORT, true);
 	return g;
 }
 
-static void vib_group_free(struct vib_group *g)
+void vib_group_free(struct vib_group *g)
 {
 	u16 mlid = be16_to_cpu(g->rec.mlid);
 	u32 i;
@@ -60,51 +69,60 @@ static void vib_group_free(struct vib_group *g)
 	for (i = 0; i < VIB_SW_PORTS; i++)
 		vib_mft_set(mlid, i, false);
 	clear_bit(mlid - VIB_MLID_BASE, vib_sa.mlids);
-	list_del(&g->list);
+	hlist_del(&g->node);
 	kfree(g);
 }
 
 /* All groups go, or (not @all) all but those of the administrator. */
 void vib_groups_free(bool all)
 {
-	struct vib_group *g, *n;
-	u32 i;
+	struct hlist_node *n;
+	struct vib_group *g;
+	u32 b, i;
 
-	list_for_each_entry_safe(g, n, &vib_sa.groups, list) {
+	vib_for_each_group_safe(b, g, n) {
 		if (all || !g->persistent) {
 			vib_group_free(g);
 			continue;
 		}
-		for (i = 0; i < VIB_SW_PORTS; i++) {
+		for (i = 0; i < VIB_FAR_PORT; i++) {
 			g->join[i] = 0;
 			vib_mft_set(be16_to_cpu(g->rec.mlid), i, false);
 		}
 	}
 }
 
-/* The IPv4 broadcast group of each partition, as an administrator makes it. */
-int vib_groups_init(void)
+/* The IPv4 broadcast group of partition @pkey, as an administrator makes it. */
+int vib_group_admin(u16 pkey)
 {
 	struct vib_group *g;
 	union ib_gid mgid;
+
+	vib_ipoib_mgid(&mgid, pkey);
+	if (vib_group_find(&mgid))
+		return 0;
+	g = vib_group_new(&mgid);
+	if (!g)
+		return -ENOMEM;
+	g->persistent = true;
+	g->rec.qkey = cpu_to_be32(0x0b1b);
+	g->rec.mtu = IB_SA_EQ << 6 | vib_mtu_enum(vib_par.mtu);
+	g->rec.pkey = cpu_to_be16(pkey | 0x8000);
+	g->rec.rate = IB_SA_EQ << 6 | IB_RATE_10_GBPS;
+	g->rec.life = IB_SA_EQ << 6 | 18;
+	g->rec.scope_join = 2 << 4;
+	return 0;
+}
+
+/* The groups every partition has from the start. */
+int vib_groups_init(void)
+{
+	int err = 0;
 	u32 i;
 
-	for (i = 0; i < vib_partitions; i++) {
-		vib_ipoib_mgid(&mgid, vib_partition[i]);
-		if (vib_group_find(&mgid))
-			continue;
-		g = vib_group_new(&mgid);
-		if (!g)
-			return -ENOMEM;
-		g->persistent = true;
-		g->rec.qkey = cpu_to_be32(0x0b1b);
-		g->rec.mtu = IB_SA_EQ << 6 | vib_mtu_enum(vib_par.mtu);
-		g->rec.pkey = cpu_to_be16(vib_partition[i] | 0x8000);
-		g->rec.rate = IB_SA_EQ << 6 | IB_RATE_10_GBPS;
-		g->rec.life = IB_SA_EQ << 6 | 18;
-		g->rec.scope_join = 2 << 4;
-	}
-	return 0;
+	for (i = 0; i < vib_partitions && !err; i++)
+		err = vib_group_admin(vib_partition[i]);
+	return err;
 }
 
 static void vib_group_member(struct vib_group *g, u32 swport, u8 state)
@@ -127,10 +145,12 @@ static bool vib_group_wanted(struct vib_group *g)
 /* The port is gone: so are its memberships. */
 void vib_sa_port_gone(struct vib_port *port)
 {
-	struct vib_group *g, *n;
+	struct hlist_node *n;
+	struct vib_group *g;
+	u32 b;
 
 	mutex_lock(&vib_sa.mutex);
-	list_for_each_entry_safe(g, n, &vib_sa.groups, list) {
+	vib_for_each_group_safe(b, g, n) {
 		vib_group_member(g, port->swport, 0);
 		if (!vib_group_wanted(g))
 			vib_group_free(g);

@@ -153,6 +153,8 @@ int vib_process_mad(struct ib_device *ibdev, int flags, u32 num,
 void vib_switch_dr(struct vib_pkt *p);
 void vib_port0_rx(struct vib_pkt *p);
 void vib_switch_link_change(u32 swport);
+void vib_switch_init(void);
+void vib_switch_exit(void);
 
 /* sm.c, sa.c */
 void vib_sm_port_plugged(struct vib_port *port);
@@ -165,6 +167,9 @@ void vib_sa_rx(struct vib_pkt *p);
 /* far.c */
 void vib_far_rx(struct vib_pkt *p);
 u16 vib_far_lid(const union ib_gid *gid);
+u32 vib_far_nodes(void);
+int vib_far_init(void);
+void vib_far_exit(void);
 
 /* ring.c */
 int vib_ring_init(void);
@@ -184,12 +189,14 @@ void vib_dbg_init(void);
 void vib_dbg_exit(void);
 
 /* fault.c */
+void vib_fault_init(void);
 void vib_fault_exit(void);
 DECLARE_STATIC_KEY_FALSE(vib_fault_on);
 enum ib_wc_status __vib_fault_wc(struct vib_pkt *p);
 void __vib_fault_transmit(struct vib_pkt *p, struct vib_kicks *k);
 void __vib_fault_recv(struct vib_pkt *p, struct ib_wc *wc);
 int __vib_fault_rc(struct vib_pkt *p, u32 *delay);
+bool __vib_fault_egress(struct vib_pkt *p, u32 out);
 
 /* Status a rule wants the send of @p to end with; SUCCESS: none does. */
 static inline enum ib_wc_status vib_fault_wc(struct vib_pkt *p)
@@ -205,6 +212,12 @@ static inline int vib_fault_rc(struct vib_pkt *p, u32 *delay)
 {
 	return static_branch_unlikely(&vib_fault_on) ?
 	       __vib_fault_rc(p, delay) : 0;
+}
+
+static inline bool vib_fault_egress(struct vib_pkt *p, u32 out)
+{
+	return static_branch_unlikely(&vib_fault_on) &&
+	       __vib_fault_egress(p, out);
 }
 
 static inline void vib_fault_transmit(struct vib_pkt *p, struct vib_kicks *k)

@@ -291,7 +291,7 @@ static void vib_qp_apply(struct vib_qp *qp, struct ib_qp_attr *a, int mask)
 	if (mask & IB_QP_RQ_PSN)
 		cur->rq_psn = a->rq_psn;
 	if (mask & IB_QP_SQ_PSN)
-		qp->sq_psn = cur->sq_psn = a->sq_psn;
+		qp->sq_psn = a->sq_psn;
 	if (mask & IB_QP_DEST_QPN)
 		cur->dest_qp_num = a->dest_qp_num;
 	if (mask & IB_QP_MAX_QP_RD_ATOMIC)
@@ -367,6 +367,7 @@ int vib_query_qp(struct ib_qp *ibqp, struct ib_qp_attr *a, int mask,
 	a->qp_state = qp->state;
 	a->cur_qp_state = qp->state;
 	a->qkey = qp->qkey;
+	a->sq_psn = qp->sq_psn;
 	a->pkey_index = qp->pkey_index;
 	a->port_num = qp->port ? qp->port->num : 0;
 	a->cap = qp->init.cap;
@@ -393,7 +394,7 @@ int vib_attach_mcast(struct ib_qp *ibqp, union ib_gid *gid, u16 lid)
 		return -EINVAL;
 	if (vib_fail(VIB_F_ATTACH))
 		return -ENOMEM;
-	a = kzalloc(sizeof(*a), GFP_KERNEL);
+	a = kzalloc_obj(*a);
 	if (!a)
 		return -ENOMEM;
 	a->mgid = *gid;

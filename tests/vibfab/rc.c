@@ -17,7 +17,7 @@ struct vib_swqe {
 };
 
 struct vib_rc {
-	spinlock_t lock;
+	spinlock_t lock;	/* the send queue */
 	struct vib_qp *qp;
 	struct hrtimer timer;
 	struct work_struct work;
@@ -351,7 +351,7 @@ int vib_rc_post(struct vib_qp *qp, const struct ib_send_wr *wr,
 
 int vib_rc_init(struct vib_qp *qp)
 {
-	struct vib_rc *rc = kzalloc(sizeof(*rc), GFP_KERNEL);
+	struct vib_rc *rc = kzalloc_obj(*rc);
 
 	if (!rc)
 		return -ENOMEM;

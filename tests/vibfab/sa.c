@@ -220,7 +220,7 @@ void vib_sa_rx(struct vib_pkt *p)
 	if (p->len != sizeof(struct ib_mad) ||
 	    READ_ONCE(vib_sa.queued) >= VIB_SA_QUEUE_MAX)
 		return;
-	r = kmalloc(sizeof(*r), GFP_ATOMIC);
+	r = kmalloc_obj(*r, GFP_ATOMIC);
 	if (!r)
 		return;
 	r->pkt = *p;
@@ -242,7 +242,6 @@ int vib_sa_init(void)
 	int err = 0;
 
 	mutex_init(&vib_sa.mutex);
-	INIT_LIST_HEAD(&vib_sa.groups);
 	INIT_LIST_HEAD(&vib_sa.queue);
 	spin_lock_init(&vib_sa.lock);
 	INIT_DELAYED_WORK(&vib_sa.work, vib_sa_work);

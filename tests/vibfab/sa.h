@@ -59,17 +59,19 @@ struct vib_sa_mcm {
 	u8 resv[2];
 } __packed;
 
+#define VIB_GROUP_HASH	1024
+
 /* A multicast group. Guarded by vib_sa.mutex. */
 struct vib_group {
-	struct list_head list;
+	struct hlist_node node;
 	struct vib_sa_mcm rec;
 	bool persistent;	/* made by the administrator, never goes away */
 	u8 join[VIB_SW_PORTS];	/* join states of the member at that port */
 };
 
 struct vib_sa {
-	struct mutex mutex;
-	struct list_head groups;
+	struct mutex mutex;	/* groups and their members */
+	struct hlist_head groups[VIB_GROUP_HASH];
 	DECLARE_BITMAP(mlids, VIB_MLIDS);
 	spinlock_t lock;	/* the queue of requests */
 	struct list_head queue;
@@ -89,6 +91,11 @@ struct vib_sa {
 
 extern struct vib_sa vib_sa;
 
+/* With vib_sa.mutex held; the body may free the group. */
+#define vib_for_each_group_safe(b, g, n) \
+	for ((b) = 0; (b) < VIB_GROUP_HASH; (b)++) \
+		hlist_for_each_entry_safe(g, n, &vib_sa.groups[b], node)
+
 /* sm.c */
 extern u16 vib_partition[VIB_MAX_PKEYS];
 extern u32 vib_partitions;
@@ -100,6 +107,8 @@ void vib_sm_set_lid(struct vib_port *port, u16 lid, u8 lmc);
 /* mcm.c */
 u16 vib_sa_mcmember(struct ib_sa_mad *mad);
 int vib_groups_init(void);
+int vib_group_admin(u16 pkey);
+void vib_group_free(struct vib_group *g);
 void vib_groups_free(bool all);
 struct vib_group *vib_group_find(const union ib_gid *mgid);
 void vib_ipoib_mgid(union ib_gid *mgid, u16 pkey);

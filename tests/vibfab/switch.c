@@ -54,7 +54,7 @@ enum vib_verdict vib_port_rx(struct vib_port *port, struct vib_pkt *p,
 	if (v == VIB_OK) {
 		this_cpu_inc(port->pcpu->rx_pkts);
 		this_cpu_add(port->pcpu->rx_bytes, p->len);
-		if (p->dlid >= VIB_MLID_BASE)
+		if (p->dlid >= VIB_MLID_BASE && p->dlid != VIB_PERMISSIVE)
 			this_cpu_inc(port->pcpu->rx_mcast);
 	}
 	return v;
@@ -77,7 +77,10 @@ static void vib_switch_out(struct vib_pkt *p, u32 out, struct vib_kicks *k)
 		return;
 	}
 	port = rcu_dereference(vib_fab.port[out]);
-	v = port ? vib_port_rx(port, p, k) : VIB_PORT_DOWN;
+	if (vib_fault_egress(p, out))
+		v = VIB_FAULT_DROP;
+	else
+		v = port ? vib_port_rx(port, p, k) : VIB_PORT_DOWN;
 	vib_ring_add(p, out, v);
 }
 

@@ -94,14 +94,8 @@ void vib_ud_transmit(struct vib_pkt *p, struct vib_kicks *k)
 		return;
 	}
 	if (p->dlid >= VIB_MLID_BASE && p->dlid != VIB_PERMISSIVE) {
-		struct vib_qp *self = p->sender;
-		struct vib_qp *skip = NULL;
-
 		this_cpu_inc(port->pcpu->tx_mcast);
-		if (self && (!vib_par.mcast_self || (self->create_flags &
-				IB_QP_CREATE_BLOCK_MULTICAST_LOOPBACK)))
-			skip = self;
-		v = vib_port_mcast(port, p, skip, k);
+		v = vib_port_mcast(port, p, p->no_self ? p->sender : NULL, k);
 		if (v != VIB_NO_MEMBER)
 			vib_ring_add(p, port->swport, v);
 	} else if (p->dlid != VIB_PERMISSIVE &&
@@ -148,6 +142,8 @@ static int vib_ud_send(struct vib_qp *qp, const struct ib_send_wr *wr,
 	memset(&p, 0, sizeof(p));
 	vib_pkt_route(&p, port, &ah->attr);
 	p.sender = qp;
+	p.no_self = !vib_par.mcast_self || (qp->create_flags &
+				IB_QP_CREATE_BLOCK_MULTICAST_LOOPBACK);
 	p.sqpn = qp->qpn;
 	p.dqpn = ud->remote_qpn & 0xffffff;
 	p.qkey = (s32)ud->remote_qkey < 0 ? READ_ONCE(qp->qkey) :
@@ -186,12 +182,10 @@ static int vib_ud_send(struct vib_qp *qp, const struct ib_send_wr *wr,
 	}
 	qp->sq_psn = (qp->sq_psn + 1) & 0xffffff;
 	/* The state changes first: who sees the error may query the QP. */
-	if (err == IB_WC_FATAL_ERR)
-		vib_qp_set_state(qp, IB_QPS_ERR);
-	else if (err)
-		vib_qp_set_state(qp, IB_QPS_SQE);
+	if (err)
+		vib_qp_set_state(qp, p.to_err ? IB_QPS_ERR : IB_QPS_SQE);
 	vib_send_wc(qp, wr, err, len, k);
-	if (err == IB_WC_FATAL_ERR)
+	if (err && p.to_err)
 		vib_qp_to_err(qp);
 	return 0;
 }

@@ -20,6 +20,7 @@
 #include <linux/hrtimer.h>
 #include <linux/list.h>
 #include <linux/mutex.h>
+#include <linux/sizes.h>
 #include <linux/spinlock.h>
 #include <linux/types.h>
 #include <linux/workqueue.h>
@@ -36,11 +37,11 @@
 #define VIB_MAX_PKEYS	128
 #define VIB_MAX_SGE	32
 #define VIB_MLID_BASE	0xc000
-#define VIB_MLIDS	1024
+#define VIB_MLIDS	16352	/* what 9 bits of blocks of 32 can name */
 #define VIB_LIDS	0xc000	/* unicast LIDs: 1..0xbfff */
 #define VIB_NO_PORT	0xff	/* forwarding table: no route */
 #define VIB_PERMISSIVE	0xffff
-#define VIB_MAX_MSG	(1U << 17)	/* largest RC message, bytes */
+#define VIB_MAX_MSG	SZ_128K		/* largest RC message, bytes */
 #define VIB_GRH_LEN	40
 #define VIB_MC_HASH	64
 
@@ -126,7 +127,7 @@ struct vib_cqe {
 
 struct vib_cq {
 	struct ib_cq ibcq;
-	spinlock_t lock;
+	spinlock_t lock;	/* the ring and arming */
 	struct vib_cqe *ring;
 	u32 size;
 	u32 head;
@@ -156,7 +157,7 @@ struct vib_wqe {
 
 /* A ring of posted receives. */
 struct vib_rq {
-	spinlock_t lock;
+	spinlock_t lock;	/* the ring; the state of its QP */
 	u32 size;
 	u32 max_sge;
 	u32 stride;
@@ -211,8 +212,9 @@ struct vib_qp {
 
 /* One packet (UD) or message (RC) on its way. */
 struct vib_pkt {
+	u64 id;			/* in the ring; 0: not recorded yet */
 	struct vib_port *src;	/* NULL: sent by the switch or the far end */
-	struct vib_qp *sender;	/* NULL when the packet was copied */
+	struct vib_qp *sender;	/* to be compared only: it may be gone */
 	u8 in_port;		/* ingress port of the switch */
 	u8 opcode;		/* IB transport opcode */
 	u8 sl;
@@ -221,6 +223,8 @@ struct vib_pkt {
 	bool solicited;
 	bool csum_ok;
 	bool has_imm;
+	bool no_self;		/* multicast: not back to the sender's QP */
+	bool to_err;		/* a failed send ends in ERR, not in SQE */
 	u16 slid;
 	u16 dlid;
 	u16 pkey;
@@ -285,7 +289,7 @@ struct vib_port {
 	struct vib_pcpu __percpu *pcpu;
 	u64 pma_base[6];
 	struct vib_qp __rcu *special[2];	/* QP0, QP1 */
-	spinlock_t mc_lock;
+	spinlock_t mc_lock;	/* writers of mc */
 	struct hlist_head mc[VIB_MC_HASH];
 };
 
@@ -306,8 +310,8 @@ struct vib_hca {
 };
 
 struct vib_fabric {
-	struct mutex mutex;
-	spinlock_t lock;
+	struct mutex mutex;	/* hot-plug and commands */
+	spinlock_t lock;	/* tables and port attributes */
 	struct vib_hca *hca[VIB_MAX_PORTS];
 	struct vib_port __rcu *port[VIB_SW_PORTS];
 	u32 nports;		/* HCA ports the switch has, plugged or not */
