@@ -264,6 +264,11 @@ void ipoib_h_consume_skb_any(struct sk_buff *skb)
 	dev_consume_skb_any(skb);
 }
 
+void *ipoib_h_kmalloc_rx(size_t size)
+{
+	return kmalloc(size, GFP_ATOMIC | __GFP_NOWARN);
+}
+
 void ipoib_h_prefetch(const void *addr)
 {
 	prefetch(addr);

@@ -68,6 +68,7 @@ void ipoib_h_skb_tx_timestamp(struct sk_buff *skb);
 int ipoib_h_dev_queue_xmit(struct sk_buff *skb);
 void ipoib_h_kfree_skb_any(struct sk_buff *skb);
 void ipoib_h_consume_skb_any(struct sk_buff *skb);
+void *ipoib_h_kmalloc_rx(size_t size);
 void ipoib_h_prefetch(const void *addr);
 
 /* locks, time, RCU */

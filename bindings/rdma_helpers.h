@@ -1,8 +1,31 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-#ifndef IPOIB_RS_RDMA_HELPERS_H
-#define IPOIB_RS_RDMA_HELPERS_H
+/*
+ * One function per inline function or macro of the RDMA headers that the verbs
+ * wrappers need, for Rust cannot call those.
+ */
+#ifndef IPOIB_RDMA_HELPERS_H
+#define IPOIB_RDMA_HELPERS_H
 
-/* One function per static inline or macro of the RDMA headers. No logic here. */
+#include <linux/netdevice.h>
 #include <rdma/ib_verbs.h>
+
+bool ipoib_h_ib_uses_virt_dma(struct ib_device *dev);
+u64 ipoib_h_ib_dma_map_single(struct ib_device *dev, void *cpu_addr, size_t size,
+			      enum dma_data_direction direction);
+void ipoib_h_ib_dma_unmap_single(struct ib_device *dev, u64 addr, size_t size,
+				 enum dma_data_direction direction);
+u64 ipoib_h_ib_dma_map_page(struct ib_device *dev, struct page *page,
+			    unsigned long offset, size_t size,
+			    enum dma_data_direction direction);
+void ipoib_h_ib_dma_unmap_page(struct ib_device *dev, u64 addr, size_t size,
+			       enum dma_data_direction direction);
+int ipoib_h_ib_dma_mapping_error(struct ib_device *dev, u64 dma_addr);
+
+u32 ipoib_h_rdma_start_port(const struct ib_device *dev);
+u32 ipoib_h_rdma_end_port(const struct ib_device *dev);
+bool ipoib_h_rdma_protocol_ib(const struct ib_device *dev, u32 port_num);
+bool ipoib_h_rdma_protocol_roce_udp_encap(const struct ib_device *dev, u32 port_num);
+enum rdma_ah_attr_type ipoib_h_rdma_ah_find_type(struct ib_device *dev, u32 port_num);
+struct net *ipoib_h_rdma_dev_net(struct ib_device *dev);
 
 #endif

@@ -5,17 +5,38 @@
 #![crate_name = "ipoib_rs"]
 
 mod base;
+mod control;
+mod ipoib;
 mod net;
+// Offers what a client of verbs needs; the driver does not use all of it yet.
+#[allow(dead_code, unused_imports)]
+mod rdma;
 mod sys;
+mod wire;
 
 use kernel::prelude::*;
 
-struct Ipoib;
+/// Everything the module has registered. Fields are dropped in this order.
+#[pin_data]
+struct Ipoib {
+    #[pin]
+    client: rdma::Registration<ipoib::client::Ipoib>,
+    debugfs: base::debugfs::Root,
+    /// Last: code of ours may be waiting in RCU callbacks (MOD-7).
+    rcu: base::rcu::Drain,
+}
 
-impl kernel::Module for Ipoib {
-    fn init(_module: &'static ThisModule) -> Result<Self> {
-        let _ = sys::params::Params::load()?;
-        Ok(Self)
+impl kernel::InPlaceModule for Ipoib {
+    fn init(_module: &'static ThisModule) -> impl PinInit<Self, Error> {
+        try_pin_init!(Self {
+            _: {
+                base::params::Params::load()?;
+            },
+            rcu: base::rcu::Drain,
+            // SAFETY: called once per load, and the first user is the client below.
+            debugfs: unsafe { base::debugfs::Root::new(c"ipoib_rs") },
+            client <- rdma::Registration::new(),
+        })
     }
 }
 

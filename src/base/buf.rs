@@ -1,9 +1,45 @@
 // SPDX-License-Identifier: GPL-2.0
-//! stand-in until the rdma branch lands
-use crate::sys::bindings;
-pub(crate) unsafe trait DmaBuffer: Send { fn ptr(&self) -> *mut u8; fn len(&self) -> usize; }
+
+//! What the verbs layer needs to know of a buffer it lends to the hardware.
+//!
+//! The network layer implements these traits; the verbs layer uses nothing else of a packet. That
+//! keeps each of the two ignorant of the other.
+
+use kernel::bindings::page;
+
+/// A receive buffer: one contiguous region of kernel memory.
+///
+/// # Safety
+///
+/// As long as the value exists, moved or not, the `len()` bytes at `ptr()` must be memory of the
+/// kernel's direct map (not on a stack, not from vmalloc), valid for writes, and owned by the value
+/// alone. `ptr()` and `len()` must not change. The memory must not be freed before the value is
+/// dropped.
+pub(crate) unsafe trait DmaBuffer: Send {
+    /// Start of the region.
+    fn ptr(&self) -> *mut u8;
+
+    /// Length of the region in bytes; at least 1 and at most `u32::MAX`.
+    fn len(&self) -> usize;
+}
+
+/// A payload to be sent: an optional linear part, then page fragments, in the order of the bytes
+/// on the wire.
+///
+/// # Safety
+///
+/// As long as the value exists, moved or not, what these functions describe must be memory that is
+/// valid for reads, that nobody writes to, and the answers must not change. The linear part must be
+/// in the kernel's direct map. The memory must not be freed before the value is dropped.
 pub(crate) unsafe trait Segments: Send {
+    /// Start and length in bytes of the linear part; `None` when it is empty.
     fn linear(&self) -> Option<(*const u8, usize)>;
+
+    /// Number of page fragments.
     fn nr_frags(&self) -> usize;
-    fn frag(&self, i: usize) -> Option<(*mut bindings::page, usize, usize)>;
+
+    /// Page, offset and length in bytes of fragment `i`; `None` when there is no such fragment.
+    ///
+    /// The offset may reach into the following pages of a compound page.
+    fn frag(&self, i: usize) -> Option<(*mut page, usize, usize)>;
 }

@@ -29,11 +29,7 @@ unsafe impl Backend for SpinLockBhBackend {
     type State = bindings::spinlock_t;
     type GuardState = ();
 
-    unsafe fn init(
-        ptr: *mut Self::State,
-        name: *const c_char,
-        key: *mut bindings::lock_class_key,
-    ) {
+    unsafe fn init(ptr: *mut Self::State, name: *const c_char, key: *mut bindings::lock_class_key) {
         // SAFETY: the caller guarantees that `ptr` is valid for writes and that `name` and `key`
         // live for ever.
         unsafe { kernel::bindings::__spin_lock_init(ptr, name, key) }

@@ -6,7 +6,13 @@
 
 pub(crate) mod buf;
 pub(crate) mod count;
+pub(crate) mod debugfs;
 pub(crate) mod flags;
 pub(crate) mod lock;
+pub(crate) mod log;
+pub(crate) mod params;
+pub(crate) mod rcu;
+pub(crate) mod rcuhash;
+pub(crate) mod ring;
 pub(crate) mod time;
 pub(crate) mod work;

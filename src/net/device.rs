@@ -79,35 +79,21 @@ impl Device {
         // SAFETY: `name` is an array in a live device; a concurrent rename can at worst give a
         // mixture of both names, and the last octet stays 0 in our copy.
         let src = unsafe { core::ptr::addr_of!((*self.as_ptr()).name).read() };
-        for (to, from) in name.0.iter_mut().zip(src).take(bindings::IFNAMSIZ as usize - 1) {
+        for (to, from) in name
+            .0
+            .iter_mut()
+            .zip(src)
+            .take(bindings::IFNAMSIZ as usize - 1)
+        {
             *to = from;
         }
         name
     }
 
-    /// The interface index; 0 before registration.
-    pub(crate) fn ifindex(&self) -> i32 {
+    /// Whether the device has InfiniBand link-layer addresses.
+    pub(crate) fn is_infiniband(&self) -> bool {
         // SAFETY: a plain word of a live device.
-        unsafe { (*self.as_ptr()).ifindex }
-    }
-
-    /// The MTU in octets, without any link-layer header. Any context.
-    #[inline]
-    pub(crate) fn mtu(&self) -> u32 {
-        // SAFETY: an aligned word that the stack may write at any time.
-        unsafe { core::ptr::addr_of!((*self.as_ptr()).mtu).read_volatile() }
-    }
-
-    /// Whether the interface is administratively up and its open succeeded. Any context.
-    pub(crate) fn running(&self) -> bool {
-        // SAFETY: reads a flag of a live device.
-        unsafe { bindings::ipoib_h_netif_running(self.as_ptr()) }
-    }
-
-    /// Whether carrier is on. Any context.
-    pub(crate) fn carrier(&self) -> bool {
-        // SAFETY: reads a flag of a live device.
-        unsafe { bindings::ipoib_h_netif_carrier_ok(self.as_ptr()) }
+        u32::from(unsafe { (*self.as_ptr()).type_ }) == bindings::ARPHRD_INFINIBAND
     }
 
     /// Switches carrier; does nothing if it is so already. Process or softirq context, no RTNL
@@ -123,16 +109,12 @@ impl Device {
         }
     }
 
-    /// The device address.
-    pub(crate) fn addr(&self) -> [u8; ALEN] {
-        // SAFETY: `dev_addr` points to at least MAX_ADDR_LEN (32) octets in a live device; a
-        // concurrent change can at worst give a mixture, as for every reader in the kernel.
-        unsafe { (*self.as_ptr()).dev_addr.cast::<[u8; ALEN]>().read() }
-    }
-
     /// Overwrites the device address from octet `offset` on. Tells nobody; see [`Device::notify`].
     pub(crate) fn set_addr(&self, _rtnl: &Rtnl, offset: usize, octets: &[u8]) -> Result {
-        if offset.checked_add(octets.len()).is_none_or(|end| end > ALEN) {
+        if offset
+            .checked_add(octets.len())
+            .is_none_or(|end| end > ALEN)
+        {
             return Err(EINVAL);
         }
         // SAFETY: the range lies within the address, and RTNL serialises writers.
@@ -145,12 +127,6 @@ impl Device {
             )
         };
         Ok(())
-    }
-
-    /// The broadcast address.
-    pub(crate) fn broadcast(&self) -> [u8; ALEN] {
-        // SAFETY: an array of MAX_ADDR_LEN octets in a live device; as for `addr`.
-        unsafe { core::ptr::addr_of!((*self.as_ptr()).broadcast).cast::<[u8; ALEN]>().read() }
     }
 
     /// Sets the MTU as `ip link set mtu` does, through `ndo_change_mtu`. May sleep.
@@ -166,9 +142,7 @@ impl Device {
     /// Writes the MTU without a check or notification: only from inside `ndo_change_mtu`.
     pub(crate) fn store_mtu(&self, _rtnl: &Rtnl, mtu: u32) {
         // SAFETY: an aligned word; RTNL serialises writers, readers take it volatile.
-        unsafe {
-            core::ptr::addr_of_mut!((*self.as_ptr()).mtu).write_volatile(mtu)
-        }
+        unsafe { core::ptr::addr_of_mut!((*self.as_ptr()).mtu).write_volatile(mtu) }
     }
 
     /// Tells the stack of a change. May sleep.

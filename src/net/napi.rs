@@ -166,10 +166,7 @@ impl<P: Poll> Napi<P> {
     /// # Safety
     ///
     /// Called by the kernel for an instance that [`Self::new`] added, in softirq context.
-    unsafe extern "C" fn poll_callback(
-        napi: *mut bindings::napi_struct,
-        budget: c_int,
-    ) -> c_int {
+    unsafe extern "C" fn poll_callback(napi: *mut bindings::napi_struct, budget: c_int) -> c_int {
         // SAFETY: `napi` is the field of a live `Napi<P>`: it is removed before that goes.
         let this = unsafe { &*container_of!(Opaque::cast_from(napi), Self, napi) };
         // SAFETY: the kernel runs one poll of an instance at a time and none while it is disabled,
@@ -189,7 +186,9 @@ impl<P: Poll> Napi<P> {
 
         let mut done = 0;
         for _ in 0..REARM_TRIES {
-            done += state.poll(&mut cx, budget.saturating_sub(done)).min(budget - done);
+            done += state
+                .poll(&mut cx, budget.saturating_sub(done))
+                .min(budget - done);
             if done >= budget {
                 return budget as c_int;
             }

@@ -346,7 +346,11 @@ impl Iterator for McAddrs<'_> {
         unsafe {
             let entry = kernel::container_of!(self.at, bindings::netdev_hw_addr, list);
             self.at = (*self.at).next;
-            Some(core::ptr::addr_of!((*entry).addr).cast::<[u8; ALEN]>().read())
+            Some(
+                core::ptr::addr_of!((*entry).addr)
+                    .cast::<[u8; ALEN]>()
+                    .read(),
+            )
         }
     }
 }

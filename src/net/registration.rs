@@ -118,8 +118,8 @@ impl<T: Ops> Unregistered<T> {
         dev.type_ = bindings::ARPHRD_INFINIBAND as u16;
         dev.addr_len = ALEN as u8;
         dev.hard_header_len = HARD_HEADER as u16;
-        dev.flags |= bindings::net_device_flags_IFF_BROADCAST
-            | bindings::net_device_flags_IFF_MULTICAST;
+        dev.flags |=
+            bindings::net_device_flags_IFF_BROADCAST | bindings::net_device_flags_IFF_MULTICAST;
         dev.tx_queue_len = TX_QUEUE_LEN;
         dev.watchdog_timeo = (WATCHDOG_MS / 1000 * bindings::IPOIB_CONST_HZ) as i32;
         dev.netdev_ops = &Adapter::<T>::NETDEV_OPS;

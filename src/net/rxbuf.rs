@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Receive buffers: page fragments that turn into socket buffers without a copy.
+//! Receive buffers: bare memory that turns into socket buffers without a copy.
 //!
 //! A buffer starts as bare memory, so that an idle ring costs no `sk_buff`s; the packet is built
 //! around it when a frame has arrived.
 
 use core::ptr::NonNull;
-
-
 
 use super::{
     device::Device,
@@ -57,8 +55,9 @@ pub(crate) struct FrameInfo {
 ///
 /// # Invariants
 ///
-/// `mem` is a page fragment of `size` octets that this value owns; `area` octets from
-/// [`HEADROOM`] on are for the hardware, and the shared info of an `sk_buff` fits behind them.
+/// `mem` is memory of at least `size` octets that this value owns: a page fragment if `size` is at
+/// most a page, else slab memory. `area` octets from [`HEADROOM`] on are for the hardware, and the
+/// shared info of an `sk_buff` fits behind them.
 pub(crate) struct RxBuf {
     mem: NonNull<u8>,
     size: u32,
@@ -78,9 +77,15 @@ impl RxBuf {
     /// Process or softirq context; does not sleep.
     pub(crate) fn new(area: usize) -> Option<Self> {
         let size = u32::try_from(Self::fragment_size(area)).ok()?;
-        // SAFETY: no preconditions; picks the per-CPU cache that fits the context.
-        let mem = unsafe { bindings::__netdev_alloc_frag_align(size, u32::MAX) };
-        // INVARIANT: a non-null result is a fragment of `size` octets, ours alone.
+        let mem = if Self::is_fragment(size) {
+            // SAFETY: no preconditions; picks the per-CPU cache that fits the context.
+            unsafe { bindings::__netdev_alloc_frag_align(size, u32::MAX) }
+        } else {
+            // The fragment cache does not serve more than a page.
+            // SAFETY: no preconditions.
+            unsafe { bindings::ipoib_h_kmalloc_rx(size as usize) }
+        };
+        // INVARIANT: a non-null result is memory of that size and kind, ours alone.
         Some(Self {
             mem: NonNull::new(mem.cast())?,
             size,
@@ -88,14 +93,18 @@ impl RxBuf {
         })
     }
 
+    /// Whether memory of `size` octets is a page fragment.
+    #[inline]
+    const fn is_fragment(size: u32) -> bool {
+        size as usize <= kernel::page::PAGE_SIZE
+    }
+
     /// The hardware area.
     #[inline]
     pub(crate) fn area(&self) -> &[u8] {
-        // SAFETY: within the fragment by the type invariant. It may hold stale octets from the
-        // fragment's former use, which are initialised memory all the same.
-        unsafe {
-            core::slice::from_raw_parts(self.mem.as_ptr().add(HEADROOM), self.area as usize)
-        }
+        // SAFETY: within the memory by the type invariant. It may hold stale octets from the
+        // memory's former use, which are initialised memory all the same.
+        unsafe { core::slice::from_raw_parts(self.mem.as_ptr().add(HEADROOM), self.area as usize) }
     }
 
     /// Turns a filled buffer into a packet for `dev`, positioned behind the link-layer header.
@@ -107,7 +116,11 @@ impl RxBuf {
     /// # Errors
     ///
     /// Gives the buffer back if there is no memory or the payload exceeds the area.
-    pub(crate) fn into_skb(self, dev: &Device, info: &FrameInfo) -> core::result::Result<SkBuff, Self> {
+    pub(crate) fn into_skb(
+        self,
+        dev: &Device,
+        info: &FrameInfo,
+    ) -> core::result::Result<SkBuff, Self> {
         let fits = info
             .payload
             .checked_add(GRH_LEN + HARD_LEN - PSEUDO_LEN)
@@ -115,13 +128,19 @@ impl RxBuf {
         if !fits {
             return Err(self);
         }
-        // SAFETY: the fragment is ours, `size` is its size, and it ends with room for the shared
-        // info by the type invariant.
-        let skb = unsafe { bindings::napi_build_skb(self.mem.as_ptr().cast(), self.size) };
+        // SAFETY: the memory is ours and of the kind that each function wants, and it ends with
+        // room for the shared info by the type invariant.
+        let skb = unsafe {
+            if Self::is_fragment(self.size) {
+                bindings::napi_build_skb(self.mem.as_ptr().cast(), self.size)
+            } else {
+                bindings::slab_build_skb(self.mem.as_ptr().cast())
+            }
+        };
         let Some(ptr) = NonNull::new(skb) else {
             return Err(self);
         };
-        // The packet owns the fragment now.
+        // The packet owns the memory now.
         core::mem::forget(self);
         // SAFETY: a new buffer that nobody else knows.
         let skb = unsafe { SkBuff::from_raw(ptr) };
@@ -153,15 +172,21 @@ impl RxBuf {
 
 impl Drop for RxBuf {
     fn drop(&mut self) {
-        // SAFETY: a fragment that we own.
-        unsafe { bindings::page_frag_free(self.mem.as_ptr().cast()) }
+        // SAFETY: memory that we own, of the kind that its size says.
+        unsafe {
+            if Self::is_fragment(self.size) {
+                bindings::page_frag_free(self.mem.as_ptr().cast());
+            } else {
+                bindings::kfree(self.mem.as_ptr().cast());
+            }
+        }
     }
 }
 
 // SAFETY: the area is exclusively owned and does not move while the value lives.
 unsafe impl DmaBuffer for RxBuf {
     fn ptr(&self) -> *mut u8 {
-        // SAFETY: within the fragment by the type invariant.
+        // SAFETY: within the memory by the type invariant.
         unsafe { self.mem.as_ptr().add(HEADROOM) }
     }
 

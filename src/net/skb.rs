@@ -36,6 +36,9 @@ unsafe impl Send for SkBuff {}
 unsafe impl Sync for SkBuff {}
 
 impl SkBuff {
+    /// The most pieces that a packet can lie in: linear part and fragments.
+    pub(crate) const MAX_SEGMENTS: usize = bindings::IPOIB_CONST_MAX_SKB_FRAGS as usize + 1;
+
     /// Takes over a buffer.
     ///
     /// # Safety
@@ -104,13 +107,6 @@ impl SkBuff {
         Ok(())
     }
 
-    /// Whether the packet still has to be segmented by whoever sends it.
-    #[inline]
-    pub(crate) fn is_gso(&self) -> bool {
-        // SAFETY: valid buffer.
-        unsafe { bindings::ipoib_h_skb_is_gso(self.as_ptr()) }
-    }
-
     /// The transmit queue that the stack has chosen.
     #[inline]
     pub(crate) fn queue_mapping(&self) -> u16 {
@@ -159,15 +155,13 @@ impl SkBuff {
         // SAFETY: ownership passes to the stack; `dev` is live, and the stack holds the packet on
         // its queues only while the device exists.
         unsafe {
-            (*self.as_ptr()).__bindgen_anon_1.__bindgen_anon_1.__bindgen_anon_1.dev = dev.as_ptr();
+            (*self.as_ptr())
+                .__bindgen_anon_1
+                .__bindgen_anon_1
+                .__bindgen_anon_1
+                .dev = dev.as_ptr();
             bindings::ipoib_h_dev_queue_xmit(self.into_raw());
         }
-    }
-
-    /// Frees the packet as duly sent. Any context.
-    pub(crate) fn consume(self) {
-        // SAFETY: ownership passes to the callee.
-        unsafe { bindings::ipoib_h_consume_skb_any(self.into_raw()) }
     }
 }
 

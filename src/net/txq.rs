@@ -26,11 +26,11 @@ use crate::sys::bindings;
 ///
 /// # Invariants
 ///
-/// `ptr` is queue `index` of `dev`.
+/// `ptr` is a queue of the device.
 pub(crate) struct TxQueue {
-    dev: ARef<Device>,
+    /// Keeps the queue alive.
+    _dev: ARef<Device>,
     ptr: NonNull<bindings::netdev_queue>,
-    index: u16,
 }
 
 // SAFETY: the queue is shared kernel state; every method locks or uses atomic bits.
@@ -50,15 +50,9 @@ impl TxQueue {
         let ptr = unsafe { bindings::ipoib_h_get_tx_queue(dev.as_ptr(), u32::from(index)) };
         // INVARIANT: as just looked up.
         Some(Self {
-            dev: dev.into(),
+            _dev: dev.into(),
             ptr: NonNull::new(ptr)?,
-            index,
         })
-    }
-
-    /// The queue's number.
-    pub(crate) fn index(&self) -> u16 {
-        self.index
     }
 
     /// Takes the transmit lock with bottom halves disabled.
@@ -100,12 +94,8 @@ impl TxQueue {
     pub(crate) fn idle_ms(&self) -> u64 {
         // SAFETY: reads one word of a live queue.
         let then = unsafe { bindings::ipoib_h_trans_start(self.ptr.as_ptr()) } as u64;
-        crate::base::time::jiffies().saturating_sub(then) * 1000 / u64::from(bindings::IPOIB_CONST_HZ)
-    }
-
-    /// The device that the queue belongs to.
-    pub(crate) fn device(&self) -> &Device {
-        &self.dev
+        crate::base::time::jiffies().saturating_sub(then) * 1000
+            / u64::from(bindings::IPOIB_CONST_HZ)
     }
 }
 
@@ -165,7 +155,7 @@ impl TxOps {
     ///
     /// Together with [`TxQueue::stopped`] after freeing slots this loses no wake-up: if the
     /// completion side misses the stop, the second look here sees its freed slots.
-    pub(crate) fn stop_unless(&mut self, room: impl Fn() -> bool) -> bool {
+    pub(crate) fn stop_unless(&mut self, room: impl FnOnce() -> bool) -> bool {
         // SAFETY: the queue's lock is held.
         unsafe { bindings::ipoib_h_tx_stop_queue(self.0.as_ptr()) };
         smp_mb(Full);
@@ -236,7 +226,10 @@ impl<S> TxCell<S> {
     /// The state and the queue's operations, for the holder of the right lock; `None` for a token
     /// of another queue.
     #[inline]
-    pub(crate) fn get<'a>(&'a self, lock: &'a mut TxLocked<'_>) -> Option<(&'a mut S, &'a mut TxOps)> {
+    pub(crate) fn get<'a>(
+        &'a self,
+        lock: &'a mut TxLocked<'_>,
+    ) -> Option<(&'a mut S, &'a mut TxOps)> {
         if lock.ops.0 != self.queue {
             return None;
         }

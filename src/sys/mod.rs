@@ -62,8 +62,6 @@ pub(crate) mod bindings {
     unsafe impl<S: Zeroable> Zeroable for __BindgenBitfieldUnit<S> {}
 }
 
-pub(crate) mod params;
-
 const _: () = {
     // Both views of the types that cross between the crates' bindings uncast must agree.
     assert!(size_of::<bindings::notifier_block>() == size_of::<kernel::bindings::notifier_block>());

@@ -4,9 +4,12 @@
 //!
 //! Fact ids: MOD-2, MOD-3, MOD-4.
 
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::SetOnce, //
+};
 
-use super::bindings;
+use crate::sys::bindings;
 
 /// Smallest ring a user may ask for.
 const MIN_RING: i32 = 2;
@@ -30,10 +33,19 @@ pub(crate) struct Params {
     pub(crate) roce: bool,
 }
 
+/// What [`Params::load`] found.
+static LOADED: SetOnce<Params> = SetOnce::new();
+
 /// Checks one ring size: out of range is refused with a log line that names the range.
 fn ring(name: &str, value: i32, floor: u32) -> Result<u32> {
     if !(MIN_RING..=MAX_RING).contains(&value) {
-        pr_err!("{}={} is out of range: {} to {}\n", name, value, MIN_RING, MAX_RING);
+        pr_err!(
+            "{}={} is out of range: {} to {}\n",
+            name,
+            value,
+            MIN_RING,
+            MAX_RING
+        );
         return Err(EINVAL);
     }
     Ok(value.unsigned_abs().next_power_of_two().max(floor))
@@ -47,7 +59,7 @@ impl Params {
     /// # Errors
     ///
     /// `EINVAL` with a log line that says which parameter is out of which range.
-    pub(crate) fn load() -> Result<Self> {
+    pub(crate) fn load() -> Result {
         // SAFETY: the parameters have mode 0444 in sysfs, so nothing writes them after the
         // module loader has parsed the command line, which was before `init`.
         let (send, recv, queues, roce) = unsafe {
@@ -83,7 +95,17 @@ impl Params {
             bindings::ipoib_param_send_queue_size = params.send_ring as i32;
             bindings::ipoib_param_recv_queue_size = params.recv_ring as i32;
         }
-        Ok(params)
+        let _ = LOADED.populate(params);
+        Ok(())
+    }
+
+    /// The parameters in force; only after [`Params::load`] has succeeded.
+    ///
+    /// # Errors
+    ///
+    /// `EAGAIN` before that.
+    pub(crate) fn get() -> Result<Self> {
+        LOADED.as_ref().copied().ok_or(EAGAIN)
     }
 }
 

@@ -1,0 +1,4 @@
+# shellcheck shell=bash
+# No fabric: nothing but the booted kernel.
+fabric_up() { :; }
+fabric_down() { :; }

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Accounting of packets that wait for a path or a group.
+
+/// Bounds of a pending queue; both hold at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Packets.
+    pub packets: u32,
+    /// Octets, counted as the caller counts them (packet length or memory used).
+    pub bytes: u32,
+}
+
+impl Limits {
+    /// Per destination: holds a burst of 100 packets of the largest datagram MTU with room to spare (B50).
+    pub const DESTINATION: Self = Self {
+        packets: 256,
+        bytes: 512 << 10,
+    };
+
+    /// Per interface, all destinations together: what unreachable peers may pin at most.
+    pub const INTERFACE: Self = Self {
+        packets: 16384,
+        bytes: 16 << 20,
+    };
+}
+
+/// What is queued at present.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    limits: Limits,
+    packets: u32,
+    bytes: u32,
+}
+
+impl Budget {
+    /// Nothing queued.
+    #[inline]
+    pub const fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            packets: 0,
+            bytes: 0,
+        }
+    }
+
+    /// Charges a packet of `len` octets; `false` (and nothing charged) when it would exceed a limit. An empty
+    /// queue takes any packet whose length alone is within the limit.
+    #[inline]
+    #[must_use]
+    pub fn admit(&mut self, len: u32) -> bool {
+        let packets = self.packets.saturating_add(1);
+        let Some(bytes) = self.bytes.checked_add(len) else {
+            return false;
+        };
+        let fits = packets <= self.limits.packets && bytes <= self.limits.bytes;
+        if fits {
+            self.packets = packets;
+            self.bytes = bytes;
+        }
+        fits
+    }
+
+    /// Takes back one admitted packet, with the length it was admitted with.
+    #[inline]
+    pub fn release(&mut self, len: u32) {
+        self.packets = self.packets.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(len);
+    }
+
+    /// Takes back the whole of another budget, as when a destination's queue is sent or dropped at once and
+    /// `self` is the interface's.
+    #[inline]
+    pub fn release_all(&mut self, other: &Self) {
+        self.packets = self.packets.saturating_sub(other.packets);
+        self.bytes = self.bytes.saturating_sub(other.bytes);
+    }
+
+    /// Forgets everything charged.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.packets = 0;
+        self.bytes = 0;
+    }
+
+    /// Packets queued.
+    #[inline]
+    pub const fn packets(&self) -> u32 {
+        self.packets
+    }
+
+    /// Octets queued.
+    #[inline]
+    pub const fn bytes(&self) -> u32 {
+        self.bytes
+    }
+
+    /// Whether nothing is queued.
+    #[inline]
+    pub const fn is_empty(&self) -> bool {
+        self.packets == 0
+    }
+}

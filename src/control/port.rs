@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Carrier and MTU of one interface.
+
+use super::actions;
+use crate::wire::mtu::{self, MtuError};
+
+/// What changed. Each may be repeated without harm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The administrator set the interface up (`true`) or down.
+    Admin(bool),
+    /// The port is ACTIVE (`true`) or not.
+    Active(bool),
+    /// The interface's P_Key is in the port's table (`true`) or not. Always `true` on RoCE.
+    PKey(bool),
+    /// The broadcast group was joined; its InfiniBand MTU in octets.
+    BroadcastJoined {
+        /// 256 to 4096.
+        ib_mtu: u32,
+    },
+    /// The broadcast group is not joined any more. A re-join that keeps the group in use is none of this.
+    BroadcastLost,
+    /// The largest InfiniBand MTU of the port, in octets, changed.
+    Limit {
+        /// 256 to 4096.
+        ib_mtu: u32,
+    },
+}
+
+/// What to do, in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Set the interface's MTU (octets), which comes back as [`Port::request_mtu`].
+    SetMtu(u32),
+    /// Report the carrier as present.
+    CarrierOn,
+    /// Report the carrier as gone.
+    CarrierOff,
+}
+
+/// The actions of one step.
+pub type Actions = actions::Actions<Action, 2>;
+
+/// Carrier (NET-29) and MTU (NET-17 to NET-20) of one interface in datagram mode.
+#[derive(Clone, Copy, Debug)]
+pub struct Port {
+    admin: bool,
+    active: bool,
+    pkey: bool,
+    joined: bool,
+    carrier: bool,
+    /// The port's InfiniBand MTU.
+    limit: u32,
+    /// What the broadcast group allows, as an IP MTU.
+    group: u32,
+    /// What the administrator last asked for.
+    wanted: u32,
+    /// What the interface was last told.
+    current: u32,
+}
+
+impl Port {
+    /// An interface that is down, on a port whose largest InfiniBand MTU is `ib_limit`. Until the broadcast
+    /// group says otherwise, the MTU is the port's.
+    pub const fn new(ib_limit: u32) -> Self {
+        let all = mtu::ipoib_mtu(ib_limit);
+        Self {
+            admin: false,
+            active: false,
+            pkey: false,
+            joined: false,
+            carrier: false,
+            limit: ib_limit,
+            group: all,
+            wanted: all,
+            current: all,
+        }
+    }
+
+    /// Takes one event.
+    pub fn step(&mut self, event: Event) -> Actions {
+        let mut out = Actions::new();
+        match event {
+            Event::Admin(up) => self.admin = up,
+            Event::Active(active) => self.active = active,
+            Event::PKey(present) => self.pkey = present,
+            Event::BroadcastLost => self.joined = false,
+            Event::BroadcastJoined { ib_mtu } => {
+                self.joined = true;
+                self.group_mtu(mtu::ipoib_mtu(ib_mtu));
+            }
+            Event::Limit { ib_mtu } => {
+                // An MTU that was the port's own follows it.
+                if self.wanted == mtu::ipoib_mtu(self.limit) {
+                    self.wanted = mtu::ipoib_mtu(ib_mtu);
+                }
+                self.limit = ib_mtu;
+            }
+        }
+        let effective = self.effective();
+        if effective != self.current {
+            self.current = effective;
+            out.push(Action::SetMtu(effective));
+        }
+        let carrier = self.may_join() && self.joined;
+        if carrier != self.carrier {
+            self.carrier = carrier;
+            out.push(if carrier {
+                Action::CarrierOn
+            } else {
+                Action::CarrierOff
+            });
+        }
+        out
+    }
+
+    /// A wanted MTU that equals the group's follows the group; another one stays (NET-20).
+    fn group_mtu(&mut self, group: u32) {
+        if self.wanted == self.group {
+            self.wanted = group;
+        }
+        self.group = group;
+    }
+
+    /// The administrator, or `SetMtu` by way of the stack, asks for an MTU. Answers with the one to put in
+    /// force, which may be smaller, or with the bound that was broken (NET-18).
+    pub fn request_mtu(&mut self, requested: u32) -> Result<u32, MtuError> {
+        mtu::check(requested, self.limit)?;
+        self.wanted = requested;
+        self.current = self.effective();
+        Ok(self.current)
+    }
+
+    /// The MTU in force: the least of what the administrator, the broadcast group and the port allow.
+    pub fn effective(&self) -> u32 {
+        self.wanted.min(self.group).min(mtu::ipoib_mtu(self.limit))
+    }
+
+    /// The largest datagram payload of the broadcast group as an IP MTU: the bound for every multicast send.
+    pub const fn group_limit(&self) -> u32 {
+        self.group
+    }
+
+    /// Whether groups may be joined: up, port ACTIVE, P_Key present (NET-26, MC-4).
+    pub const fn may_join(&self) -> bool {
+        self.admin && self.active && self.pkey
+    }
+
+    /// Whether the carrier is on.
+    pub const fn carrier(&self) -> bool {
+        self.carrier
+    }
+}

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! One debugfs file per interface that answers "why does this peer not answer".
+
+use kernel::{
+    debugfs::{
+        File,
+        Writer, //
+    },
+    fmt, new_mutex,
+    prelude::*,
+    sync::{
+        Arc,
+        Mutex, //
+    },
+};
+
+use super::interface::{
+    Interface,
+    Running, //
+};
+use crate::{
+    base::{
+        debugfs,
+        time, //
+    },
+    control::reason::TxDrop,
+    net::device::Device,
+    wire::rx::RxDrop, //
+};
+
+/// The file of one interface, named as the interface is.
+#[pin_data]
+pub(crate) struct Files {
+    iface: Arc<Interface>,
+    #[pin]
+    file: Mutex<Option<Pin<KBox<File<View>>>>>,
+}
+
+impl Files {
+    /// No file yet.
+    pub(crate) fn new(iface: &Arc<Interface>) -> impl PinInit<Self> {
+        let iface = iface.clone();
+        pin_init!(Self {
+            iface,
+            file <- new_mutex!(None, "debugfs_files"),
+        })
+    }
+
+    /// Makes the file under the present name of `dev`, if that is our device. May sleep.
+    pub(crate) fn follow(&self, dev: &Device) {
+        let ours = self
+            .iface
+            .device()
+            .is_some_and(|own| core::ptr::eq::<Device>(&*own, dev));
+        let (true, Some(dir)) = (ours, debugfs::dir()) else {
+            return;
+        };
+        // The old one first, or the name would be taken when it is the same.
+        drop(self.file.lock().take());
+        let view = View {
+            iface: self.iface.clone(),
+        };
+        let made = KBox::pin_init(dir.read_only_file(dev.name().as_cstr(), view), GFP_KERNEL);
+        match made {
+            Ok(file) => *self.file.lock() = Some(file),
+            Err(e) => pr_warn!("{}: no debugfs file: {:?}\n", dev.name(), e),
+        }
+    }
+}
+
+/// What is shown.
+struct View {
+    iface: Arc<Interface>,
+}
+
+impl Writer for View {
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let iface = &self.iface;
+        let seen = iface.port().seen();
+        writeln!(
+            f,
+            "port: {}/{} {} mtu {} gid {:?} lid {}",
+            iface.port().rdma().device().name(),
+            iface.port().rdma().number(),
+            if seen.active { "active" } else { "not active" },
+            seen.mtu,
+            seen.gid,
+            seen.lid
+        )?;
+        writeln!(f, "address: {:?}", iface.address(&seen.gid))?;
+        writeln!(f, "broadcast: {:?}", iface.broadcast())?;
+        write_queues(f, iface)?;
+        let control = iface.control.lock();
+        match &control.running {
+            None => writeln!(f, "down")?,
+            Some(running) => write_running(f, running)?,
+        }
+        drop(control);
+        write_neighbours(f, iface)
+    }
+}
+
+fn write_queues(f: &mut fmt::Formatter<'_>, iface: &Interface) -> fmt::Result {
+    for queue in iface.queues() {
+        let shared = &queue.shared;
+        let stats = &shared.stats;
+        writeln!(
+            f,
+            "queue {}: qpn {:#08x} {} rx {} tx {} failed {} polls {} doorbells {} stops {}",
+            shared.index,
+            queue.qpn.get(),
+            if shared.running() {
+                "running"
+            } else {
+                "stopped"
+            },
+            stats.rx_packets.get(),
+            stats.tx_packets.get(),
+            stats.tx_failed.get(),
+            stats.polls.get(),
+            stats.doorbells.get(),
+            stats.stops.get()
+        )?;
+        for (reason, counter) in RxDrop::ALL.iter().zip(&stats.rx_drops) {
+            if counter.get() > 0 {
+                writeln!(f, "  rx_drop {} {}", reason.name(), counter.get())?;
+            }
+        }
+        for (reason, counter) in TxDrop::ALL.iter().zip(&stats.tx_drops) {
+            if counter.get() > 0 {
+                writeln!(f, "  tx_drop {} {}", reason.name(), counter.get())?;
+            }
+        }
+    }
+    for (reason, counter) in TxDrop::ALL.iter().zip(iface.drops()) {
+        if counter.get() > 0 {
+            writeln!(f, "pending_drop {} {}", reason.name(), counter.get())?;
+        }
+    }
+    Ok(())
+}
+
+fn write_running(f: &mut fmt::Formatter<'_>, running: &Running) -> fmt::Result {
+    let mut result = Ok(());
+    running.recovery.for_each(|index, state, recoveries| {
+        if result.is_ok() {
+            result = writeln!(f, "recovery {}: {:?}, {} so far", index, state, recoveries);
+        }
+    });
+    let (waiting, out, started) = running.paths.queries();
+    if result.is_ok() {
+        result = writeln!(
+            f,
+            "queries: {} waiting, {} out, {} started",
+            waiting, out, started
+        );
+    }
+    running.paths.for_each(|gid, status, failures| {
+        if result.is_ok() {
+            result = writeln!(f, "path {:?}: {:?}, {} failures", gid, status, failures);
+        }
+    });
+    running.groups.for_each(|group, view| {
+        if result.is_ok() {
+            result = writeln!(
+                f,
+                "group {:?}: {:?} member {} joining {} attached {} complete {} failures {} last {:?}",
+                group,
+                view.kind,
+                view.member,
+                view.joining,
+                view.attached,
+                view.complete,
+                view.failures,
+                view.last_failure
+            );
+        }
+    });
+    result
+}
+
+fn write_neighbours(f: &mut fmt::Formatter<'_>, iface: &Interface) -> fmt::Result {
+    let now = time::now_ms();
+    let mut result = Ok(());
+    iface.neighbours().for_each(|neigh| {
+        if result.is_ok() {
+            result = writeln!(
+                f,
+                "neighbour {:?}: {} waiting {} idle {} ms",
+                neigh.addr(),
+                if neigh.resolved() {
+                    "ready"
+                } else {
+                    "unresolved"
+                },
+                neigh.waiting(),
+                now.saturating_sub(neigh.last_used())
+            );
+        }
+    });
+    result
+}

@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The multicast groups of an interface: carries out what their machines (`control::join`) decide.
+
+use kernel::{
+    prelude::*,
+    rbtree::{
+        RBTree,
+        RBTreeNode, //
+    },
+};
+
+use super::{
+    resolver::Membership,
+    walk::next_after,
+    worker::Cx, //
+};
+use crate::{
+    base::{
+        log::warn_limited,
+        params,
+        rcu::RcuArc, //
+    },
+    control::{
+        join::{
+            Action,
+            Event,
+            Failure,
+            Group,
+            Kind,
+            Params,
+            Policy, //
+        },
+        reason::TxDrop,
+        time::Millis, //
+    },
+    rdma::{
+        Ah,
+        McastAttach, //
+    },
+    wire::gid::Gid, //
+};
+
+/// One group.
+struct Entry {
+    machine: Group,
+    attach: Option<McastAttach>,
+    /// By id; two while a send-only membership is being replaced by a full one.
+    memberships: [Option<(u64, Membership)>; 2],
+    ah: Option<RcuArc<Ah>>,
+    /// Listed by the stack when the list was last read.
+    listed: bool,
+    /// What the last join answered.
+    params: Params,
+}
+
+/// All groups of one interface. Belongs to the worker.
+pub(crate) struct Groups {
+    map: RBTree<Gid, Entry>,
+    /// The broadcast group, which all others depend on.
+    broadcast: Gid,
+    deadline: Option<Millis>,
+    /// Whether the broadcast group is joined, so that others may be.
+    open: bool,
+}
+
+/// What debugfs shows of a group.
+pub(crate) struct View {
+    pub(crate) kind: Option<Kind>,
+    pub(crate) member: bool,
+    pub(crate) joining: bool,
+    pub(crate) attached: bool,
+    pub(crate) complete: bool,
+    pub(crate) failures: u32,
+    pub(crate) last_failure: Option<Failure>,
+}
+
+impl Groups {
+    /// No group but the broadcast group, whose joining begins with [`Groups::up`].
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn new(broadcast: Gid) -> Result<Self> {
+        let mut this = Self {
+            map: RBTree::new(),
+            broadcast,
+            deadline: None,
+            open: false,
+        };
+        this.ensure(&broadcast)?;
+        Ok(this)
+    }
+
+    fn ensure(&mut self, group: &Gid) -> Result {
+        if self.map.get(group).is_none() {
+            let entry = Entry {
+                machine: Group::new(Policy::DEFAULT),
+                attach: None,
+                memberships: [None, None],
+                ah: None,
+                listed: false,
+                params: Params::default(),
+            };
+            drop(self.map.insert(RBTreeNode::new(*group, entry, GFP_KERNEL)?));
+        }
+        Ok(())
+    }
+
+    /// Feeds one machine and carries out its actions.
+    fn step(&mut self, cx: &mut Cx<'_>, group: &Gid, event: Event) {
+        let mut next = Some(event);
+        while let Some(event) = next.take() {
+            let Some(entry) = self.map.get_mut(group) else {
+                return;
+            };
+            for action in entry.machine.step(event, cx.now, cx.seq) {
+                match carry_out(cx, group, entry, action) {
+                    Ok(None) => {}
+                    Ok(Some(Outcome::Deadline(at))) => {
+                        self.deadline = Millis::earliest(self.deadline, Some(at));
+                    }
+                    Ok(Some(Outcome::Event(event))) => next = Some(event),
+                    Err(e) => {
+                        warn_limited!(
+                            "{}: cannot set up multicast group {:?}: {:?}\n",
+                            cx.dev.name(),
+                            group,
+                            e
+                        );
+                        next = Some(Event::SetupFailed);
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Feeds `event` to every machine that `which` picks.
+    fn step_where(&mut self, cx: &mut Cx<'_>, event: Event, which: impl Fn(&Gid, &Group) -> bool) {
+        let mut at = None;
+        while let Some((group, machine)) = next_after(&self.map, at.as_ref(), |e| e.machine) {
+            at = Some(group);
+            if which(&group, &machine) {
+                self.step(cx, &group, event);
+            }
+        }
+    }
+
+    /// The port lets us join: the broadcast group first (MC-2).
+    pub(crate) fn up(&mut self, cx: &mut Cx<'_>) {
+        let broadcast = self.broadcast;
+        self.step(cx, &broadcast, Event::Want(Kind::Broadcast));
+        self.step(cx, &broadcast, Event::Up);
+    }
+
+    /// The port is down, or what we are there has changed: all memberships are void.
+    pub(crate) fn down(&mut self, cx: &mut Cx<'_>) {
+        self.open = false;
+        self.step_where(cx, Event::Down, |_, _| true);
+    }
+
+    /// The broadcast group is joined: the others may be, too, with its parameters.
+    pub(crate) fn broadcast_joined(&mut self, cx: &mut Cx<'_>) {
+        let broadcast = self.broadcast;
+        let again = core::mem::replace(&mut self.open, true);
+        if again {
+            // Its parameters have changed, and every group copies them.
+            let event = Event::Reregister {
+                spread: Millis::ZERO,
+            };
+            self.step_where(cx, event, |group, _| *group != broadcast);
+        }
+        self.step_where(cx, Event::Up, |group, _| *group != broadcast);
+    }
+
+    /// Joins everything anew, keeping what there is meanwhile.
+    pub(crate) fn reregister(&mut self, cx: &mut Cx<'_>, spread: Millis) {
+        let broadcast = self.broadcast;
+        let at_once = Event::Reregister {
+            spread: Millis::ZERO,
+        };
+        self.step(cx, &broadcast, at_once);
+        self.step_where(cx, Event::Reregister { spread }, |group, _| {
+            *group != broadcast
+        });
+    }
+
+    /// The parameters of the broadcast group, while the data path may use it.
+    pub(crate) fn broadcast(&self) -> Option<Params> {
+        self.map.get(&self.broadcast)?.machine.published()
+    }
+
+    /// Packets wait for `group`.
+    pub(crate) fn pending(&mut self, cx: &mut Cx<'_>, group: Gid) {
+        if self.ensure(&group).is_err() {
+            drop_waiting(cx, &group, TxDrop::NoMemory);
+            return;
+        }
+        if self.open {
+            self.step(cx, &group, Event::Up);
+        }
+        self.step(cx, &group, Event::Pending);
+    }
+
+    /// Takes over the list of groups that the stack wants to hear (MC-18).
+    pub(crate) fn set_listeners(&mut self, cx: &mut Cx<'_>) {
+        let listeners = cx.iface.listeners();
+        for entry in self.map.values_mut() {
+            entry.listed = false;
+        }
+        let broadcast = self.broadcast;
+        for group in listeners.iter().filter(|group| **group != broadcast) {
+            if self.ensure(group).is_err() {
+                // The list is kept: look again soon.
+                cx.iface.retry(super::worker::MULTICAST);
+                continue;
+            }
+            if let Some(entry) = self.map.get_mut(group) {
+                entry.listed = true;
+            }
+            self.step(cx, group, Event::Want(Kind::Full));
+            if self.open {
+                self.step(cx, group, Event::Up);
+            }
+        }
+        // Send-only groups stay (MC-18).
+        let mut at = None;
+        while let Some((group, unlisted)) = next_after(&self.map, at.as_ref(), |e| {
+            !e.listed && e.machine.wanted_kind() == Some(Kind::Full)
+        }) {
+            at = Some(group);
+            if unlisted {
+                self.step(cx, &group, Event::Unwant);
+                self.forget_if_idle(&group);
+            }
+        }
+    }
+
+    fn forget_if_idle(&mut self, group: &Gid) {
+        let idle = self
+            .map
+            .get(group)
+            .is_some_and(|e| e.machine.is_idle() && !e.machine.is_waiting());
+        if idle && *group != self.broadcast {
+            drop(self.map.remove(group));
+        }
+    }
+
+    /// Leaves send-only groups that no neighbour uses any more (NB-4).
+    pub(crate) fn age(&mut self, cx: &mut Cx<'_>) {
+        let mut at = None;
+        while let Some((group, kind)) =
+            next_after(&self.map, at.as_ref(), |e| e.machine.wanted_kind())
+        {
+            at = Some(group);
+            let (_, entries) = cx.iface.neighbours().usage(&group);
+            if entries == 0 && kind == Some(Kind::SendOnly) {
+                self.step(cx, &group, Event::Idle);
+            }
+            self.forget_if_idle(&group);
+        }
+    }
+
+    /// Feeds the machines whose deadline has come.
+    pub(crate) fn tick(&mut self, cx: &mut Cx<'_>) {
+        let now = cx.now;
+        if !self.deadline.is_some_and(|at| at.reached(now)) {
+            return;
+        }
+        self.deadline = None;
+        self.step_where(cx, Event::Tick, |_, machine| {
+            machine.deadline().is_some_and(|at| at.reached(now))
+        });
+        for entry in self.map.values() {
+            self.deadline = Millis::earliest(self.deadline, entry.machine.deadline());
+        }
+    }
+
+    /// When [`Groups::tick`] next has something to do.
+    pub(crate) fn deadline(&self) -> Option<Millis> {
+        self.deadline
+    }
+
+    /// Leaves everything.
+    pub(crate) fn close(&mut self, cx: &mut Cx<'_>) {
+        self.step_where(cx, Event::Unwant, |_, _| true);
+        self.map = RBTree::new();
+    }
+
+    /// Calls `f` for each group, for debugfs.
+    pub(crate) fn for_each(&self, mut f: impl FnMut(&Gid, View)) {
+        for (group, entry) in self.map.iter() {
+            let machine = &entry.machine;
+            f(
+                group,
+                View {
+                    kind: machine.wanted_kind(),
+                    member: machine.is_member(),
+                    joining: machine.is_joining(),
+                    attached: entry.attach.is_some(),
+                    complete: entry.ah.is_some(),
+                    failures: machine.failures(),
+                    last_failure: machine.last_failure(),
+                },
+            );
+        }
+    }
+}
+
+/// What carrying out an action leads to.
+enum Outcome {
+    Event(Event),
+    Deadline(Millis),
+}
+
+/// Carries out one action. An error means that the group could not be set up.
+fn carry_out(
+    cx: &mut Cx<'_>,
+    group: &Gid,
+    entry: &mut Entry,
+    action: Action,
+) -> Result<Option<Outcome>> {
+    match action {
+        Action::Unpublish => {
+            entry.ah = None;
+            cx.iface.neighbours().unpublish(group);
+        }
+        Action::Detach { .. } => entry.attach = None,
+        Action::Leave { id } => {
+            for slot in &mut entry.memberships {
+                if slot.as_ref().is_some_and(|(of, _)| *of == id) {
+                    *slot = None;
+                }
+            }
+        }
+        Action::StartJoin { id, state } => {
+            let event = match cx.iface.resolver().join(cx.iface, group, state) {
+                Ok((membership, params)) => {
+                    if let Some(slot) = entry.memberships.iter_mut().find(|slot| slot.is_none()) {
+                        *slot = Some((id, membership));
+                    }
+                    entry.params = params;
+                    Event::Joined { id, params }
+                }
+                Err(e) => {
+                    if params::mcast_debug() {
+                        pr_info!(
+                            "{}: multicast join failed for {:?}, status {}\n",
+                            cx.dev.name(),
+                            group,
+                            e.to_errno()
+                        );
+                    }
+                    Event::JoinFailed {
+                        id,
+                        cause: Failure::Local,
+                    }
+                }
+            };
+            return Ok(Some(Outcome::Event(event)));
+        }
+        Action::Attach { mlid } => {
+            if entry.attach.is_none() {
+                entry.attach = Some(cx.hw.attach(group, mlid)?);
+            }
+        }
+        Action::Publish => {
+            let attr = cx
+                .iface
+                .resolver()
+                .multicast(cx.iface, group, &entry.params);
+            let ah = cx.hw.create_ah(&attr)?;
+            cx.iface
+                .neighbours()
+                .publish(group, &ah, |list| cx.send(list));
+            entry.ah = Some(ah);
+        }
+        Action::SendPending => {
+            if let Some(ah) = &entry.ah {
+                cx.iface
+                    .neighbours()
+                    .publish(group, ah, |list| cx.send(list));
+            }
+        }
+        Action::DropPending(reason) => drop_waiting(cx, group, reason),
+        Action::ArmTimer(at) => return Ok(Some(Outcome::Deadline(at))),
+    }
+    Ok(None)
+}
+
+fn drop_waiting(cx: &Cx<'_>, group: &Gid, reason: TxDrop) {
+    cx.iface
+        .neighbours()
+        .drop_waiting(group, |packets| cx.count(reason, packets));
+}

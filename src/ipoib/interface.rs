@@ -1,0 +1,424 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! An interface: its identity, its tables, its events, and the control state that the worker owns.
+
+use core::ops::Deref;
+
+use kernel::{
+    impl_has_delayed_work,
+    new_delayed_work,
+    new_mutex,
+    new_spinlock,
+    prelude::*,
+    sync::{
+        aref::ARef,
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        rcu::Guard,
+        Arc,
+        Mutex,
+        SetOnce,
+        SpinLock, //
+    },
+    workqueue::DelayedWork, //
+};
+
+use super::{
+    groups::Groups,
+    neigh::Neighbours,
+    paths::Paths,
+    port::{
+        Port,
+        Seen, //
+    },
+    queue::{
+        Hardware,
+        Queue, //
+    },
+    recovery::Recovery,
+    resolver::Resolver,
+    worker, //
+};
+use crate::{
+    base::{
+        count::Counter,
+        flags::Flags,
+        params::Params,
+        rcu::{
+            RcuArc,
+            RcuPtr, //
+        },
+        time,
+        work::{
+            self,
+            OrderedQueue, //
+        }, //
+    },
+    control::{
+        self,
+        join,
+        port::Action,
+        reason::TxDrop,
+        seq::Seq,
+        time::Millis, //
+    },
+    net::{
+        device::{
+            Device,
+            Notify, //
+        },
+        rtnl::Rtnl, //
+    },
+    rdma::Ah,
+    wire::{
+        addr::HwAddr,
+        encap,
+        gid::Gid,
+        mtu,
+        pkey::PKey,
+        qpn::Qpn,
+        rx::Identity, //
+    },
+};
+
+/// Who the interface is, for the data path; replaced as a whole.
+pub(crate) struct Ident {
+    /// What received frames are checked against.
+    pub(crate) me: Identity,
+    /// The Q_Key of all traffic: the broadcast group's (QP-9), host byte order.
+    pub(crate) qkey: u32,
+    /// The longest frame that may be sent, encapsulation header included.
+    pub(crate) max_frame: u32,
+}
+
+/// Chores that need RTNL, for the port's work.
+#[derive(Default)]
+struct Chores {
+    mtu: Option<u32>,
+    addr: Option<Gid>,
+}
+
+/// What an interface has while it is up. Belongs to the worker.
+///
+/// Fields are dropped in this order: groups hold attachments to queue pairs, paths hold queries.
+pub(crate) struct Running {
+    pub(crate) groups: Groups,
+    pub(crate) paths: Paths,
+    pub(crate) recovery: Recovery,
+    /// What the port looked like when the worker last acted on it.
+    pub(crate) seen: Seen,
+    /// The broadcast group's parameters that are in force.
+    pub(crate) broadcast: Option<join::Params>,
+    pub(crate) next_ageing: Millis,
+}
+
+/// All state that only one context at a time may change.
+pub(crate) struct Control {
+    pub(crate) running: Option<Running>,
+    pub(crate) hw: Option<Hardware>,
+    pub(crate) port: control::port::Port,
+    pub(crate) seq: Seq,
+}
+
+/// One interface.
+#[pin_data]
+pub(crate) struct Interface {
+    params: Params,
+    port: Arc<Port>,
+    resolver: Resolver,
+    pkey: PKey,
+    first_vector: u32,
+    /// Made before the device is registered, and not changed afterwards.
+    queues: SetOnce<KVec<Queue>>,
+    pub(crate) ident: RcuPtr<Ident>,
+    /// The InfiniBand MTU that receive buffers are made for.
+    rx_limit: Atomic<u32>,
+    qkey: Atomic<u32>,
+    neighbours: Neighbours,
+    /// Bits of `worker`.
+    pub(crate) events: Flags,
+    drops: [Counter; TxDrop::COUNT],
+    #[pin]
+    listeners: Mutex<KVec<Gid>>,
+    #[pin]
+    dev: SpinLock<Option<ARef<Device>>>,
+    #[pin]
+    chores: SpinLock<Chores>,
+    #[pin]
+    pub(crate) control: Mutex<Control>,
+    wq: OrderedQueue,
+    #[pin]
+    work: DelayedWork<Interface>,
+}
+
+impl_has_delayed_work! {
+    impl HasDelayedWork<Self> for Interface { self.work }
+}
+
+impl Interface {
+    /// Makes the state of an interface on `port`, without any verbs object yet. May sleep.
+    pub(crate) fn new(
+        params: Params,
+        port: Arc<Port>,
+        resolver: Resolver,
+        first_vector: u32,
+    ) -> Result<Arc<Self>> {
+        let seen = port.seen();
+        let neighbours = Neighbours::new()?;
+        let wq = OrderedQueue::new(c"ipoib_rs", true)?;
+        let seed = u64::from(time::random_u32()) << 32 | u64::from(time::random_u32());
+        Arc::pin_init(
+            pin_init!(Self {
+                params,
+                port,
+                resolver,
+                pkey: PKey::DEFAULT,
+                first_vector,
+                queues: SetOnce::new(),
+                ident: RcuPtr::null(),
+                rx_limit: Atomic::new(seen.mtu),
+                qkey: Atomic::new(0),
+                neighbours,
+                events: Flags::new(),
+                drops: Default::default(),
+                listeners <- new_mutex!(KVec::new(), "listeners"),
+                dev <- new_spinlock!(None, "interface_dev"),
+                chores <- new_spinlock!(Chores::default(), "chores"),
+                control <- new_mutex!(Control {
+                    running: None,
+                    hw: None,
+                    port: control::port::Port::new(seen.mtu),
+                    seq: Seq::new(seed),
+                }, "control"),
+                wq,
+                work <- new_delayed_work!("Interface::work"),
+            }),
+            GFP_KERNEL,
+        )
+    }
+
+    /// The module's parameters.
+    pub(crate) fn params(&self) -> &Params {
+        &self.params
+    }
+
+    /// The port.
+    pub(crate) fn port(&self) -> &Arc<Port> {
+        &self.port
+    }
+
+    /// How GIDs are resolved and groups joined here.
+    pub(crate) fn resolver(&self) -> Resolver {
+        self.resolver
+    }
+
+    /// The partition key, full-membership bit set.
+    pub(crate) fn pkey(&self) -> PKey {
+        self.pkey
+    }
+
+    /// Where the P_Key stands in the port's table.
+    pub(crate) fn pkey_index(&self) -> u16 {
+        0
+    }
+
+    /// The broadcast address (FMT-3).
+    pub(crate) fn broadcast(&self) -> HwAddr {
+        HwAddr::broadcast(self.pkey)
+    }
+
+    /// The completion vector of the first queue.
+    pub(crate) fn first_vector(&self) -> u32 {
+        self.first_vector
+    }
+
+    /// The address that peers know us by: queue 0's number and the GID.
+    pub(crate) fn address(&self, gid: &Gid) -> HwAddr {
+        let qpn = self.queue(0).map_or(Qpn::new(0), |queue| queue.qpn);
+        HwAddr::new(0, qpn, *gid)
+    }
+
+    /// Gives the interface its device and verbs objects, before registration.
+    pub(crate) fn equip(&self, dev: &Device, hw: Hardware, queues: KVec<Queue>) {
+        *self.dev.lock() = Some(dev.into());
+        self.control.lock().hw = Some(hw);
+        let _ = self.queues.populate(queues);
+    }
+
+    /// Takes the device and all verbs objects away. Nothing of the data path runs any more. May
+    /// sleep; harmless when repeated.
+    pub(crate) fn strip(self: &Arc<Self>) {
+        work::cancel_sync(self);
+        let Some(dev) = self.dev.lock().take() else {
+            return;
+        };
+        let hw = {
+            let mut control = self.control.lock();
+            drop(control.running.take());
+            control.hw.take()
+        };
+        super::queue::destroy_queues(self.queues(), &dev);
+        drop(self.ident.swap(None));
+        drop(hw);
+    }
+
+    /// The device, from before its registration until it is unregistered.
+    pub(crate) fn device(&self) -> Option<ARef<Device>> {
+        self.dev.lock().clone()
+    }
+
+    /// All queues.
+    #[inline]
+    pub(crate) fn queues(&self) -> &[Queue] {
+        self.queues.as_ref().map_or(&[], |queues| queues)
+    }
+
+    /// One queue.
+    #[inline]
+    pub(crate) fn queue(&self, index: usize) -> Option<&Queue> {
+        self.queues().get(index)
+    }
+
+    /// Whether `qpn` is one of ours.
+    #[inline]
+    pub(crate) fn owns(&self, qpn: Qpn) -> bool {
+        self.queues().iter().any(|queue| queue.qpn == qpn)
+    }
+
+    /// The neighbours.
+    pub(crate) fn neighbours(&self) -> &Neighbours {
+        &self.neighbours
+    }
+
+    /// The address handle for `to` (octet 0 cleared), if it is resolved.
+    #[inline]
+    pub(crate) fn find(&self, guard: &Guard, to: &HwAddr) -> Option<RcuArc<Ah>> {
+        self.neighbours.lookup(guard, to)?.handle(guard)
+    }
+
+    /// Notes an event and has the worker run. Any context.
+    pub(crate) fn post(self: &Arc<Self>, what: u32) {
+        self.events.set(what);
+        self.wq.kick(self.clone());
+    }
+
+    /// Notes an event that the worker looks into a little later. Any context.
+    pub(crate) fn retry(self: &Arc<Self>, what: u32) {
+        self.events.set(what);
+        self.run_in(100);
+    }
+
+    /// Has the worker run within `ms` milliseconds, unless something sooner is pending.
+    pub(crate) fn run_in(self: &Arc<Self>, ms: u64) {
+        self.wq.run_in(self.clone(), ms);
+    }
+
+    /// Counts packets that were dropped while they waited. Control lock held.
+    pub(crate) fn count_drops(&self, reason: TxDrop, packets: usize) {
+        if let Some(counter) = self.drops.get(reason.index()) {
+            counter.add(packets as u64);
+        }
+    }
+
+    /// The counters of [`Interface::count_drops`].
+    pub(crate) fn drops(&self) -> &[Counter; TxDrop::COUNT] {
+        &self.drops
+    }
+
+    /// The groups that the stack wants to hear, as last told.
+    /// They do not change while the result lives. May sleep.
+    pub(crate) fn listeners(&self) -> impl Deref<Target = KVec<Gid>> + '_ {
+        self.listeners.lock()
+    }
+
+    /// Takes over the groups that the stack wants to hear.
+    pub(crate) fn set_listeners(&self, groups: KVec<Gid>) {
+        *self.listeners.lock() = groups;
+    }
+
+    /// The octets that a receive buffer offers: routing header and the largest payload.
+    pub(crate) fn rx_area(&self) -> usize {
+        mtu::rx_buffer(self.rx_limit.load(Relaxed)) as usize
+    }
+
+    /// Takes over the port's MTU for receive buffers; whether those in the rings are too small.
+    pub(crate) fn set_rx_limit(&self, ib_mtu: u32) -> bool {
+        self.rx_limit.xchg(ib_mtu, kernel::sync::atomic::Full) < ib_mtu
+    }
+
+    /// The Q_Key in force; 0 before the broadcast group is joined (QP-9).
+    pub(crate) fn qkey(&self) -> u32 {
+        self.qkey.load(Relaxed)
+    }
+
+    /// Tells the data path who we are. Control lock held.
+    pub(crate) fn publish_identity(&self, seen: &Seen, qkey: u32, group_mtu: u32) {
+        self.qkey.store(qkey, Relaxed);
+        let ident = Ident {
+            me: Identity {
+                gid: seen.gid,
+                broadcast: self.broadcast().gid(),
+                lid: Some(seen.lid).filter(|lid| *lid != 0),
+                any_destination: false,
+            },
+            qkey,
+            max_frame: group_mtu.saturating_add(encap::LEN as u32),
+        };
+        match RcuArc::new(ident, GFP_KERNEL) {
+            Ok(ident) => drop(self.ident.swap(Some(ident))),
+            // The former one is kept; the next change of the group or port publishes anew.
+            Err(_) => pr_warn!("no memory to publish the interface's identity\n"),
+        }
+    }
+
+    /// The port has been read anew. From the port's work.
+    pub(crate) fn port_changed(self: &Arc<Self>) {
+        self.post(worker::PORT);
+    }
+
+    /// Carries out what the port's machine decides. Control lock held.
+    pub(crate) fn port_actions(&self, dev: &Device, actions: control::port::Actions) {
+        for action in actions {
+            match action {
+                Action::CarrierOn => dev.set_carrier(true),
+                Action::CarrierOff => dev.set_carrier(false),
+                Action::SetMtu(mtu) => {
+                    self.chores.lock().mtu = Some(mtu);
+                    self.port.do_chores();
+                }
+            }
+        }
+    }
+
+    /// Our GID has changed. Control lock held.
+    pub(crate) fn address_changed(&self, gid: Gid) {
+        self.chores.lock().addr = Some(gid);
+        self.port.do_chores();
+    }
+
+    /// Does what needs RTNL. From the port's work.
+    pub(crate) fn do_chores(&self) {
+        let Some(dev) = self.device() else {
+            return;
+        };
+        let rtnl = Rtnl::lock();
+        let chores = core::mem::take(&mut *self.chores.lock());
+        if !dev.registered(&rtnl) {
+            return;
+        }
+        if let Some(mtu) = chores.mtu {
+            if let Err(e) = dev.set_mtu(&rtnl, mtu) {
+                pr_warn!("{}: cannot set MTU {}: {:?}\n", dev.name(), mtu, e);
+            }
+        }
+        if let Some(gid) = chores.addr {
+            // Octet 4 on: peers learn the new GID from an announcement, as after a fail-over.
+            if dev.set_addr(&rtnl, 4, &gid.0).is_ok() {
+                dev.notify(&rtnl, Notify::ChangeAddr);
+                dev.notify(&rtnl, Notify::NotifyPeers);
+            }
+        }
+    }
+}

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The network device operations of an interface.
+
+use kernel::{
+    prelude::*,
+    sync::{
+        Arc,
+        ArcBorrow, //
+    },
+};
+
+use super::{
+    groups::Groups,
+    interface::{
+        Control,
+        Interface,
+        Running, //
+    },
+    paths::Paths,
+    recovery::Recovery,
+    stats,
+    tx,
+    worker::{
+        self,
+        Cx, //
+    }, //
+};
+use crate::{
+    base::time,
+    control::{
+        ageing::Ageing,
+        port::Event,
+        reason::TxDrop,
+        time::Millis, //
+    },
+    net::{
+        device::{
+            Device,
+            ALEN, //
+        },
+        ops::{
+            Ops,
+            Stats,
+            HARD_HEADER, //
+        },
+        rtnl::Rtnl,
+        skb::SkBuff,
+        txq::TxLocked, //
+    },
+    wire::{
+        addr::HwAddr,
+        encap::{
+            self,
+            EtherType, //
+        },
+        gid::Gid,
+        mgid,
+        mtu::MtuError, //
+    },
+};
+
+impl Ops for Interface {
+    fn open(this: ArcBorrow<'_, Self>, dev: &Device, _rtnl: &Rtnl) -> Result {
+        let this: Arc<Self> = this.into();
+        let mut guard = this.control.lock();
+        let Control {
+            running,
+            hw,
+            port,
+            seq,
+        } = &mut *guard;
+        let hw = hw.as_mut().ok_or(ENODEV)?;
+        for queue in this.queues() {
+            if let Err(e) = hw.start_queue(&this, queue) {
+                pr_warn!(
+                    "{}: cannot start queue {}: {:?}\n",
+                    dev.name(),
+                    queue.shared.index,
+                    e
+                );
+                for queue in this.queues() {
+                    hw.stop_queue(queue, dev);
+                }
+                return Err(e);
+            }
+        }
+        let mut cx = Cx {
+            iface: &this,
+            hw,
+            dev,
+            now: Millis(time::now_ms()),
+            seq,
+        };
+        let made = Groups::new(this.broadcast().gid()).and_then(|groups| {
+            Ok(Running {
+                groups,
+                paths: Paths::new(),
+                recovery: Recovery::new(&mut cx, this.queues().len())?,
+                seen: this.port().seen(),
+                broadcast: None,
+                next_ageing: Ageing::default().next_pass(cx.now),
+            })
+        });
+        match made {
+            Ok(made) => *running = Some(made),
+            Err(e) => {
+                for queue in this.queues() {
+                    cx.hw.stop_queue(queue, dev);
+                }
+                return Err(e);
+            }
+        }
+        let _ = port.step(Event::PKey(true));
+        let actions = port.step(Event::Admin(true));
+        this.port_actions(dev, actions);
+        drop(guard);
+        dev.start_all_queues();
+        this.post(worker::PORT | worker::MULTICAST);
+        // What was last read may be old: no event says that an interface came up.
+        this.port().refresh();
+        Ok(())
+    }
+
+    fn stop(this: ArcBorrow<'_, Self>, dev: &Device, _rtnl: &Rtnl) {
+        let this: Arc<Self> = this.into();
+        dev.set_carrier(false);
+        dev.disable_tx();
+        let mut guard = this.control.lock();
+        let Control {
+            running,
+            hw,
+            port,
+            seq,
+        } = &mut *guard;
+        let actions = port.step(Event::Admin(false));
+        this.port_actions(dev, actions);
+        let _ = port.step(Event::BroadcastLost);
+        let (Some(mut running), Some(hw)) = (running.take(), hw.as_mut()) else {
+            return;
+        };
+        let mut cx = Cx {
+            iface: &this,
+            hw,
+            dev,
+            now: Millis(time::now_ms()),
+            seq,
+        };
+        worker::shut_down(&mut cx, &mut running);
+        drop(running);
+        drop(this.ident.swap(None));
+        for queue in this.queues() {
+            cx.hw.stop_queue(queue, dev);
+        }
+    }
+
+    fn uninit(this: ArcBorrow<'_, Self>, _dev: &Device) {
+        Arc::<Self>::from(this).strip();
+    }
+
+    #[inline]
+    fn transmit(this: ArcBorrow<'_, Self>, _dev: &Device, skb: SkBuff, lock: &mut TxLocked<'_>) {
+        if let Some(queue) = this.queue(skb.queue_mapping().into()) {
+            tx::transmit(this, queue, skb, lock);
+        }
+    }
+
+    fn hard_header(protocol: u16, to: &[u8; ALEN]) -> [u8; HARD_HEADER] {
+        let mut header = [0; HARD_HEADER];
+        let encap = encap::build(EtherType(protocol));
+        for (octet, from) in header.iter_mut().zip(Iterator::chain(to.iter(), &encap)) {
+            *octet = *from;
+        }
+        header
+    }
+
+    fn change_mtu(this: ArcBorrow<'_, Self>, dev: &Device, rtnl: &Rtnl, mtu: u32) -> Result {
+        let mut control = this.control.lock();
+        match control.port.request_mtu(mtu) {
+            Ok(effective) => {
+                dev.store_mtu(rtnl, effective);
+                Ok(())
+            }
+            Err(error) => {
+                let (bound, limit) = match error {
+                    MtuError::TooSmall(limit) => ("at least", limit),
+                    MtuError::TooLarge(limit) => ("at most", limit),
+                };
+                pr_info!(
+                    "{}: MTU {} refused: {} {} here\n",
+                    dev.name(),
+                    mtu,
+                    bound,
+                    limit
+                );
+                Err(EINVAL)
+            }
+        }
+    }
+
+    fn set_multicast(
+        this: ArcBorrow<'_, Self>,
+        _dev: &Device,
+        addrs: &mut dyn Iterator<Item = [u8; ALEN]>,
+    ) -> Result {
+        let broadcast = this.broadcast();
+        let mut groups = KVec::<Gid>::new();
+        for addr in addrs.map(HwAddr) {
+            if mgid::acceptable(&addr, &broadcast) {
+                groups.push(addr.gid(), GFP_KERNEL)?;
+            }
+        }
+        this.set_listeners(groups);
+        Arc::<Self>::from(this).post(worker::MULTICAST);
+        Ok(())
+    }
+
+    fn tx_timeout(this: ArcBorrow<'_, Self>, _dev: &Device, queue: u32) {
+        let this: Arc<Self> = this.into();
+        if let Some(queue) = this.queue(queue as usize) {
+            // A lost event costs no reset: if this poll finds completions, the queue runs again.
+            queue.napi.schedule();
+            queue.shared.stalled(&this);
+        }
+    }
+
+    fn stats(this: ArcBorrow<'_, Self>) -> Stats {
+        let mut sum = Stats::default();
+        for queue in this.queues() {
+            queue.shared.stats.add_to(&mut sum);
+        }
+        stats::add_tx_drops(this.drops(), &mut sum);
+        sum
+    }
+}
+
+const _: () = {
+    assert!(HARD_HEADER == encap::HARD_LEN);
+    assert!(ALEN == HwAddr::LEN);
+    // The counter arrays are indexed by reason.
+    assert!(TxDrop::ALL.len() == TxDrop::COUNT);
+};

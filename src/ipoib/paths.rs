@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The paths of an interface: carries out what their machines (`control::path`) decide.
+
+use kernel::{
+    prelude::*,
+    rbtree::{
+        RBTree,
+        RBTreeNode, //
+    },
+};
+
+use super::{
+    resolver::PathQuery,
+    walk::next_after,
+    worker::Cx, //
+};
+use crate::{
+    base::{
+        params,
+        rcu::RcuArc, //
+    },
+    control::{
+        admission::QueryCap,
+        ageing::Ageing,
+        path::{
+            Action,
+            Event,
+            Path,
+            Policy,
+            Status, //
+        },
+        reason::TxDrop,
+        time::Millis, //
+    },
+    rdma::{
+        Ah,
+        Resolved, //
+    },
+    wire::gid::Gid, //
+};
+
+/// One destination GID.
+struct Entry {
+    machine: Path,
+    ah: Option<RcuArc<Ah>>,
+}
+
+/// A query that waits for a place, or is out.
+struct Waiting {
+    gid: Gid,
+    id: u64,
+}
+
+/// All paths of one interface. Belongs to the worker.
+pub(crate) struct Paths {
+    map: RBTree<Gid, Entry>,
+    cap: QueryCap,
+    /// First in, first out.
+    backlog: KVec<Waiting>,
+    queries: KVec<PathQuery>,
+    deadline: Option<Millis>,
+    started: u64,
+}
+
+impl Paths {
+    pub(crate) fn new() -> Self {
+        Self {
+            map: RBTree::new(),
+            cap: QueryCap::new(QueryCap::DEFAULT_LIMIT),
+            backlog: KVec::new(),
+            queries: KVec::new(),
+            deadline: None,
+            started: 0,
+        }
+    }
+
+    /// A packet waits for `gid`.
+    pub(crate) fn wanted(&mut self, cx: &mut Cx<'_>, gid: Gid) {
+        if self.map.get(&gid).is_none() {
+            let entry = Entry {
+                machine: Path::new(Policy::DEFAULT),
+                ah: None,
+            };
+            match RBTreeNode::new(gid, entry, GFP_KERNEL) {
+                Ok(node) => drop(self.map.insert(node)),
+                Err(_) => {
+                    drop_waiting(cx, &gid, TxDrop::NoMemory);
+                    return;
+                }
+            }
+        }
+        self.step(cx, &gid, Event::Wanted);
+    }
+
+    /// Feeds one machine and carries out its actions.
+    fn step(&mut self, cx: &mut Cx<'_>, gid: &Gid, event: Event) {
+        let mut next = Some(event);
+        while let Some(event) = next.take() {
+            let Some(entry) = self.map.get_mut(gid) else {
+                return;
+            };
+            for action in entry.machine.step(event, cx.now, cx.seq) {
+                match action {
+                    Action::Unpublish => {
+                        entry.ah = None;
+                        cx.iface.neighbours().unpublish(gid);
+                    }
+                    Action::Publish | Action::SendPending => {
+                        if let Some(ah) = &entry.ah {
+                            cx.iface.neighbours().publish(gid, ah, |list| cx.send(list));
+                        }
+                    }
+                    Action::DropPending(reason) => drop_waiting(cx, gid, reason),
+                    Action::CancelQuery { id } => {
+                        self.backlog.retain(|waiting| waiting.id != id);
+                        if remove_query(&mut self.queries, id).is_some() {
+                            self.cap.release();
+                        }
+                    }
+                    Action::StartQuery { id } => {
+                        let waiting = Waiting { gid: *gid, id };
+                        if self.backlog.push(waiting, GFP_KERNEL).is_err() {
+                            next = Some(Event::Failed {
+                                id,
+                                retryable: true,
+                            });
+                        }
+                    }
+                    Action::ArmTimer(at) => {
+                        self.deadline = Millis::earliest(self.deadline, Some(at));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Hands queries to the resolver while there is room.
+    fn admit(&mut self, cx: &mut Cx<'_>) {
+        while !self.backlog.is_empty() && self.cap.try_acquire() {
+            let Ok(waiting) = self.backlog.remove(0) else {
+                self.cap.release();
+                return;
+            };
+            let started = cx
+                .iface
+                .resolver()
+                .query(cx.iface, waiting.id, &waiting.gid)
+                .and_then(|query| Ok(self.queries.push(query, GFP_KERNEL)?));
+            let event = match started {
+                Ok(()) => {
+                    self.started = self.started.wrapping_add(1);
+                    Event::Started { id: waiting.id }
+                }
+                Err(_) => {
+                    self.cap.release();
+                    Event::Failed {
+                        id: waiting.id,
+                        retryable: true,
+                    }
+                }
+            };
+            self.step(cx, &waiting.gid, event);
+        }
+    }
+
+    /// Takes the answers that have come.
+    pub(crate) fn take_answers(&mut self, cx: &mut Cx<'_>) {
+        let mut at = 0;
+        while let Some(query) = self.queries.get(at) {
+            let Some(answer) = query.take_answer() else {
+                at += 1;
+                continue;
+            };
+            let (id, gid) = (query.id, query.gid);
+            drop(self.queries.remove(at));
+            self.cap.release();
+            self.answered(cx, id, &gid, answer);
+        }
+    }
+
+    fn answered(&mut self, cx: &mut Cx<'_>, id: u64, gid: &Gid, answer: Result<Resolved>) {
+        // The handle is made before the machine hears of the answer, so that all it is told is
+        // true. An answer that is not awaited any more makes none.
+        let awaited = self
+            .map
+            .get(gid)
+            .is_some_and(|entry| entry.machine.query_id() == Some(id));
+        if !awaited {
+            return;
+        }
+        let made = answer.and_then(|answer| {
+            let attr = cx.iface.resolver().unicast(cx.iface, gid, &answer);
+            cx.hw.create_ah(&attr)
+        });
+        let event = match made {
+            Ok(ah) => {
+                if let Some(entry) = self.map.get_mut(gid) {
+                    entry.ah = Some(ah);
+                }
+                Event::Resolved { id }
+            }
+            // Nobody answering today says nothing of tomorrow: always worth another try.
+            Err(e) => {
+                if params::debug() {
+                    pr_info!("{}: no path to {:?}: {:?}\n", cx.dev.name(), gid, e);
+                }
+                Event::Failed {
+                    id,
+                    retryable: true,
+                }
+            }
+        };
+        self.step(cx, gid, event);
+    }
+
+    /// Feeds `event` to every machine that `which` picks.
+    fn step_where(&mut self, cx: &mut Cx<'_>, event: Event, which: impl Fn(&Path) -> bool) {
+        // Step by step: the map must not be borrowed while the machines act on it.
+        let mut at = None;
+        while let Some((gid, hit)) = next_after(&self.map, at.as_ref(), |e| which(&e.machine)) {
+            at = Some(gid);
+            if hit {
+                self.step(cx, &gid, event);
+            }
+        }
+    }
+
+    /// Asks for every path in use anew, keeping the handles meanwhile.
+    pub(crate) fn refresh_all(&mut self, cx: &mut Cx<'_>, spread: Millis) {
+        self.step_where(cx, Event::Refresh { spread }, |_| true);
+    }
+
+    /// Withdraws every handle and asks anew where packets wait.
+    pub(crate) fn invalidate_all(&mut self, cx: &mut Cx<'_>) {
+        self.step_where(cx, Event::Invalidate, |_| true);
+    }
+
+    /// Forgets all paths; what waits for them is dropped.
+    pub(crate) fn flush_all(&mut self, cx: &mut Cx<'_>) {
+        self.step_where(cx, Event::Flush, |_| true);
+        self.map = RBTree::new();
+    }
+
+    /// Feeds the machines whose deadline has come, and hands out queries.
+    pub(crate) fn tick(&mut self, cx: &mut Cx<'_>) {
+        if self.deadline.is_some_and(|at| at.reached(cx.now)) {
+            let now = cx.now;
+            self.deadline = None;
+            self.step_where(cx, Event::Tick, |machine| {
+                machine.deadline().is_some_and(|at| at.reached(now))
+            });
+            for (_, entry) in self.map.iter() {
+                self.deadline = Millis::earliest(self.deadline, entry.machine.deadline());
+            }
+        }
+        self.admit(cx);
+    }
+
+    /// When [`Paths::tick`] next has something to do.
+    pub(crate) fn deadline(&self) -> Option<Millis> {
+        self.deadline
+    }
+
+    /// Forgets paths that nothing has used for long.
+    pub(crate) fn age(&mut self, cx: &mut Cx<'_>, ageing: &Ageing) {
+        let mut old = KVec::new();
+        for (gid, entry) in self.map.iter() {
+            let (last, entries) = cx.iface.neighbours().usage(gid);
+            let busy = entry.machine.is_busy();
+            if ageing.path_expired(Millis(last), cx.now, entries, busy)
+                && old.push(*gid, GFP_KERNEL).is_err()
+            {
+                // The rest has its turn with the next pass.
+                break;
+            }
+        }
+        for gid in old {
+            self.step(cx, &gid, Event::Flush);
+            drop(self.map.remove(&gid));
+        }
+    }
+
+    /// Calls `f` with each path's GID, state and failures, for debugfs.
+    pub(crate) fn for_each(&self, mut f: impl FnMut(&Gid, Status, u32)) {
+        for (gid, entry) in self.map.iter() {
+            f(gid, entry.machine.status(), entry.machine.failures());
+        }
+    }
+
+    /// How many queries wait, are out, and were ever started.
+    pub(crate) fn queries(&self) -> (usize, usize, u64) {
+        (self.backlog.len(), self.queries.len(), self.started)
+    }
+}
+
+fn drop_waiting(cx: &Cx<'_>, gid: &Gid, reason: TxDrop) {
+    cx.iface
+        .neighbours()
+        .drop_waiting(gid, |packets| cx.count(reason, packets));
+}
+
+fn remove_query(queries: &mut KVec<PathQuery>, id: u64) -> Option<PathQuery> {
+    let at = queries.iter().position(|query| query.id == id)?;
+    queries.remove(at).ok()
+}

@@ -1,0 +1,481 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! A queue: one UD queue pair with its completion queues, rings and NAPI; and all the verbs objects
+//! of an interface.
+
+use kernel::{
+    prelude::*,
+    sync::Arc,
+    time::{
+        delay::fsleep,
+        Delta, //
+    },
+};
+
+use super::{
+    interface::Interface,
+    rx::{
+        self,
+        PollState,
+        Rings, //
+    },
+    stats::QueueStats,
+    worker, //
+};
+use crate::{
+    base::{
+        flags::Flags,
+        params::Params,
+        rcu::RcuArc, //
+    },
+    control::txstop::Ring,
+    net::{
+        device::Device,
+        napi::Napi,
+        skb::SkBuff,
+        txq::{
+            TxCell,
+            TxQueue, //
+        }, //
+    },
+    rdma::{
+        self,
+        Ah,
+        AhAttr,
+        AhPool,
+        CompletionHandler,
+        Cq,
+        DeviceHandle,
+        McastAttach,
+        Pd,
+        QpControl,
+        QpFlags,
+        QpSizes,
+        QpState,
+        RecvQueue,
+        SendQueue,
+        Wc, //
+    },
+    wire::{
+        gid::Gid,
+        mgid,
+        qpn::Qpn, //
+    },
+};
+
+/// The most queues that are chosen by themselves.
+const AUTO_QUEUES: u32 = 8;
+/// Longest wait, in milliseconds, for a queue pair that is being closed to give everything back.
+const DRAIN_MS: u32 = 5000;
+/// A queue stops when fewer slots than this are free.
+const STOP_BELOW: u32 = 2;
+/// Resets to try when posts race with them.
+const RESET_TRIES: usize = 4;
+
+/// The queue pair takes posts.
+const RUNNING: u32 = 1 << 0;
+/// A completion or a post has failed: look at the queue pair.
+const TROUBLE: u32 = 1 << 1;
+/// The watchdog has found the queue stuck.
+const STALLED: u32 = 1 << 2;
+/// Receive slots are empty for want of memory.
+const STARVING: u32 = 1 << 3;
+
+/// What both ends of a queue and the worker see.
+pub(crate) struct Shared {
+    pub(crate) index: u16,
+    pub(crate) stats: QueueStats,
+    pub(crate) ring: Ring,
+    /// Pieces that a packet may have.
+    pub(crate) max_segments: usize,
+    flags: Flags,
+}
+
+/// What the worker has to look into.
+#[derive(Clone, Copy)]
+pub(crate) struct Concerns {
+    pub(crate) trouble: bool,
+    pub(crate) stalled: bool,
+    pub(crate) starving: bool,
+}
+
+impl Shared {
+    /// Whether the queue pair takes posts. Any context.
+    #[inline]
+    pub(crate) fn running(&self) -> bool {
+        self.flags.get() & RUNNING != 0
+    }
+
+    pub(crate) fn set_running(&self, on: bool) {
+        if on {
+            self.flags.set(RUNNING);
+        } else {
+            self.flags.clear(RUNNING);
+        }
+    }
+
+    /// A completion was no success. Softirq context.
+    pub(crate) fn trouble(&self, iface: &Arc<Interface>, dev: &Device, wc: &Wc, what: &str) {
+        if !self.running() {
+            return;
+        }
+        if !wc.status().is_flushed() {
+            rx::warn_completion(dev, wc, what, self.index.into());
+        }
+        self.suspect(iface);
+    }
+
+    /// Has the worker look at the queue pair. Any context.
+    pub(crate) fn suspect(&self, iface: &Arc<Interface>) {
+        if self.running() && self.flags.set(TROUBLE) & TROUBLE == 0 {
+            iface.post(worker::QUEUE);
+        }
+    }
+
+    /// Has the worker get a stuck queue going. Softirq context.
+    pub(crate) fn stalled(&self, iface: &Arc<Interface>) {
+        if self.flags.set(STALLED) & STALLED == 0 {
+            iface.post(worker::QUEUE);
+        }
+    }
+
+    /// Has the worker poll the queue again when there may be memory. Softirq context.
+    pub(crate) fn starving(&self, iface: &Arc<Interface>) {
+        if self.flags.set(STARVING) & STARVING == 0 {
+            iface.retry(worker::QUEUE);
+        }
+    }
+
+    /// Takes what the worker has to look into.
+    pub(crate) fn take_concerns(&self) -> Concerns {
+        let flags = self.flags.clear(TROUBLE | STALLED | STARVING);
+        Concerns {
+            trouble: flags & TROUBLE != 0,
+            stalled: flags & STALLED != 0,
+            starving: flags & STARVING != 0,
+        }
+    }
+}
+
+/// What the holder of the transmit lock works on; no ring before creation and after destruction.
+pub(crate) struct TxSide {
+    pub(crate) sends: Option<SendQueue<SkBuff>>,
+}
+
+/// One queue, for the data path.
+pub(crate) struct Queue {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) tx: TxCell<TxSide>,
+    pub(crate) napi: Arc<Napi<PollState>>,
+    pub(crate) qpn: Qpn,
+}
+
+/// A completion queue's way to its NAPI.
+struct Kick(Arc<Napi<PollState>>);
+
+impl CompletionHandler for Kick {
+    #[inline]
+    fn completed(&self) {
+        self.0.schedule();
+    }
+}
+
+/// The verbs objects of an interface. Belongs to whoever holds the control lock.
+///
+/// Fields are dropped in this order: queue pairs before the handles that their sends may use.
+pub(crate) struct Hardware {
+    pub(crate) qps: KVec<QpControl>,
+    pool: AhPool,
+}
+
+/// How many queues an interface gets: what is asked for, else the least of CPUs, completion
+/// vectors and [`AUTO_QUEUES`].
+pub(crate) fn count(params: &Params, device: &DeviceHandle) -> u32 {
+    params.queues.unwrap_or_else(|| {
+        crate::base::time::online_cpus()
+            .min(device.num_comp_vectors())
+            .clamp(1, AUTO_QUEUES)
+    })
+}
+
+impl Hardware {
+    /// Creates `n` queues for `dev`, which is not registered yet, in RESET and with NAPI disabled.
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// What the verbs say, with a log line that names the object.
+    pub(crate) fn create(
+        iface: &Arc<Interface>,
+        dev: &Device,
+        n: u32,
+    ) -> Result<(Self, KVec<Queue>)> {
+        let device = iface.port().rdma().device();
+        let pd = Pd::new(device).inspect_err(|e| complain(device, "protection domain", *e))?;
+        let mut hw = Self {
+            qps: KVec::with_capacity(n as usize, GFP_KERNEL)?,
+            pool: AhPool::new(&pd)?,
+        };
+        let mut queues = KVec::with_capacity(n as usize, GFP_KERNEL)?;
+        for index in 0..n {
+            match hw.create_queue(iface, dev, &pd, index) {
+                Ok(queue) => queues.push(queue, GFP_KERNEL)?,
+                Err(e) => {
+                    destroy_queues(&queues, dev);
+                    return Err(e);
+                }
+            }
+        }
+        Ok((hw, queues))
+    }
+
+    fn create_queue(
+        &mut self,
+        iface: &Arc<Interface>,
+        dev: &Device,
+        pd: &Pd,
+        index: u32,
+    ) -> Result<Queue> {
+        let device = pd.device();
+        let attrs = device.attrs();
+        let params = iface.params();
+        let index16 = u16::try_from(index)?;
+        let txq = TxQueue::new(dev, index16).ok_or(EINVAL)?;
+        let napi = Napi::new(dev, PollState(None))?;
+
+        // Vectors go round: the send and the receive CQ of a queue share one, since one NAPI polls
+        // both, and interfaces start at different ones (B30).
+        let vector = iface.first_vector().wrapping_add(index);
+        let kick = Arc::new(Kick(napi.clone()), GFP_KERNEL)?;
+        let (send_cq, send_poller) = Cq::create(device, params.send_ring, vector, kick.clone())
+            .inspect_err(|e| complain(device, "send completion queue", *e))?;
+        let (recv_cq, recv_poller) = Cq::create(device, params.recv_ring + 1, vector, kick)
+            .inspect_err(|e| complain(device, "receive completion queue", *e))?;
+
+        let sizes = QpSizes {
+            send_wr: params.send_ring,
+            recv_wr: params.recv_ring,
+            send_sge: attrs.max_send_sge.clamp(1, SkBuff::MAX_SEGMENTS as u32),
+            recv_sge: 1,
+        };
+        let qp = create_qp(pd, &send_cq, &recv_cq, sizes)
+            .inspect_err(|e| complain(device, "queue pair", *e))?;
+        let (sends, completions) = rdma::send::send_queue(qp.qp(), params.send_ring as usize)?;
+        let recvs = RecvQueue::new(qp.qp(), params.recv_ring as usize)?;
+        let qpn = qp.qp().num();
+        self.qps.push(qp, GFP_KERNEL)?;
+
+        let shared = Arc::new(
+            Shared {
+                index: index16,
+                stats: QueueStats::default(),
+                ring: Ring::new(params.send_ring, STOP_BELOW),
+                max_segments: sizes.send_sge as usize,
+                flags: Flags::new(),
+            },
+            GFP_KERNEL,
+        )?;
+        let tx = TxCell::new(&txq, TxSide { sends: Some(sends) });
+        napi.disable().state().0 = Some(Rings::new(
+            iface.clone(),
+            dev,
+            shared.clone(),
+            txq,
+            (send_poller, recv_poller),
+            completions,
+            recvs,
+        ));
+        Ok(Queue {
+            shared,
+            tx,
+            napi,
+            qpn,
+        })
+    }
+
+    /// Makes an address handle. May sleep.
+    pub(crate) fn create_ah(&self, attr: &AhAttr) -> Result<RcuArc<Ah>> {
+        self.pool.create(attr)
+    }
+
+    /// Attaches the queue that `group` hashes to. May sleep.
+    pub(crate) fn attach(&self, group: &Gid, mlid: u16) -> Result<McastAttach> {
+        let index = mgid::queue_hash(group, self.qps.len() as u32);
+        let qp = self.qps.get(index as usize).ok_or(EINVAL)?;
+        McastAttach::new(qp.qp(), group, mlid)
+    }
+
+    /// Sets the Q_Key that senders must present. May sleep.
+    pub(crate) fn set_qkey(&mut self, qkey: u32) {
+        for qp in self.qps.iter_mut() {
+            if let Err(e) = qp.set_qkey(qkey) {
+                // A queue pair in trouble gets it with its recovery.
+                pr_debug!(
+                    "queue pair {:#08x}: Q_Key not set: {:?}\n",
+                    qp.qp().num().get(),
+                    e
+                );
+            }
+        }
+    }
+
+    /// Takes a queue from RESET to RTS with a full receive ring and NAPI enabled. May sleep.
+    pub(crate) fn start_queue(&mut self, iface: &Interface, queue: &Queue) -> Result {
+        let qp = self.qp_mut(queue)?;
+        let port = iface.port().rdma().number();
+        qp.to_init(iface.pkey_index(), port, iface.qkey())?;
+        let mut napi = queue.napi.disable();
+        queue.shared.set_running(true);
+        let started = match napi.state().0.as_mut() {
+            Some(rings) => {
+                rings.set_area(iface.rx_area());
+                rings.refill();
+                if rings.outstanding().1 == 0 {
+                    Err(ENOMEM)
+                } else {
+                    Ok(())
+                }
+            }
+            None => Err(ENODEV),
+        };
+        let started = started
+            .and_then(|()| qp.to_rtr())
+            .and_then(|()| qp.to_rts());
+        if started.is_err() {
+            queue.shared.set_running(false);
+            return started;
+        }
+        napi.enable();
+        Ok(())
+    }
+
+    /// Moves a queue to ERR, so that it gives everything back. May sleep.
+    pub(crate) fn fail_queue(&mut self, queue: &Queue) -> Result {
+        self.qp_mut(queue)?.to_err()
+    }
+
+    /// Takes completions of a queue in ERR; whether nothing is outstanding. May sleep.
+    pub(crate) fn drain_queue(queue: &Queue) -> bool {
+        let mut napi = queue.napi.disable();
+        napi.state().0.as_mut().is_none_or(Rings::drain)
+    }
+
+    /// Moves a queue to RESET and empties its rings. NAPI stays disabled. May sleep.
+    pub(crate) fn reset_queue(&mut self, queue: &Queue, dev: &Device) -> Result {
+        let txq = TxQueue::new(dev, queue.shared.index).ok_or(EINVAL)?;
+        let qp = self.qp_mut(queue)?;
+        let mut napi = queue.napi.disable();
+        let Some(rings) = napi.state().0.as_mut() else {
+            return Err(ENODEV);
+        };
+        let mut result = Err(EAGAIN);
+        for _ in 0..RESET_TRIES {
+            let proof = qp.to_reset()?;
+            let mut lock = txq.lock();
+            if let Some((TxSide { sends: Some(sends) }, ops)) = queue.tx.get(&mut lock) {
+                result = rings.reset(sends, &proof);
+                if result.is_ok() {
+                    ops.reset_limits();
+                }
+            }
+            drop(lock);
+            if result != Err(EAGAIN) {
+                break;
+            }
+        }
+        result
+    }
+
+    /// What state the queue's queue pair is in. May sleep.
+    pub(crate) fn query_queue(&mut self, queue: &Queue) -> Result<QpState> {
+        self.qp_mut(queue)?.query_state()
+    }
+
+    /// Leaves SQE. May sleep.
+    pub(crate) fn restore_send(&mut self, queue: &Queue) -> Result {
+        self.qp_mut(queue)?.sqe_to_rts()
+    }
+
+    fn qp_mut(&mut self, queue: &Queue) -> Result<&mut QpControl> {
+        self.qps.get_mut(queue.shared.index as usize).ok_or(EINVAL)
+    }
+
+    /// Takes a queue down to RESET from any state, giving it time to return what it holds. The
+    /// transmit queues are disabled. May sleep for seconds if the hardware is stuck.
+    pub(crate) fn stop_queue(&mut self, queue: &Queue, dev: &Device) {
+        queue.shared.set_running(false);
+        // Fails from RESET, where there is nothing to drain.
+        if self.fail_queue(queue).is_ok() {
+            let mut waited = 0;
+            while !Self::drain_queue(queue) {
+                if waited >= DRAIN_MS {
+                    let mut napi = queue.napi.disable();
+                    let left = napi.state().0.as_mut().map_or((0, 0), Rings::outstanding);
+                    pr_warn!(
+                        "{}: timing out; queue {}: {} sends {} receives not completed\n",
+                        dev.name(),
+                        queue.shared.index,
+                        left.0,
+                        left.1
+                    );
+                    break;
+                }
+                fsleep(Delta::from_millis(1));
+                waited += 1;
+            }
+        }
+        drop(queue.napi.disable());
+        if let Err(e) = self.reset_queue(queue, dev) {
+            pr_warn!(
+                "{}: queue {}: cannot reset: {:?}\n",
+                dev.name(),
+                queue.shared.index,
+                e
+            );
+        }
+    }
+}
+
+/// Takes the rings away from the data path and the NAPI instances off the device. The queue pairs
+/// are in RESET, or were never used. May sleep.
+pub(crate) fn destroy_queues(queues: &[Queue], dev: &Device) {
+    for queue in queues {
+        if let Some(txq) = TxQueue::new(dev, queue.shared.index) {
+            let mut lock = txq.lock();
+            let sends = queue
+                .tx
+                .get(&mut lock)
+                .and_then(|(side, _)| side.sends.take());
+            drop(lock);
+            drop(sends);
+        }
+        let mut napi = queue.napi.disable();
+        let rings = napi.state().0.take();
+        napi.remove();
+        drop(rings);
+    }
+}
+
+/// Creates a queue pair with the hints that the device knows, and without them if it refuses
+/// (B25).
+fn create_qp(pd: &Pd, send_cq: &Cq, recv_cq: &Cq, sizes: QpSizes) -> Result<QpControl> {
+    let flags = QpFlags {
+        block_multicast_loopback: pd.device().attrs().block_multicast_loopback(),
+        lso: false,
+    };
+    match QpControl::create(pd, send_cq, recv_cq, sizes, flags) {
+        Err(e) if flags.block_multicast_loopback => {
+            pr_warn!(
+                "{}: no queue pair with BLOCK_MULTICAST_LOOPBACK ({:?}); trying without\n",
+                pd.device().name(),
+                e
+            );
+            QpControl::create(pd, send_cq, recv_cq, sizes, QpFlags::default())
+        }
+        other => other,
+    }
+}
+
+fn complain(device: &DeviceHandle, what: &str, e: Error) {
+    pr_err!("{}: cannot create a {}: {:?}\n", device.name(), what, e);
+}

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Getting queues going again: carries out what their machines (`control::recovery`) decide.
+
+use kernel::prelude::*;
+
+use super::{
+    queue::{
+        Hardware,
+        Queue, //
+    },
+    worker::Cx, //
+};
+use crate::{
+    control::{
+        recovery::{
+            Action,
+            Event,
+            Policy,
+            QueueRecovery,
+            State, //
+        },
+        time::Millis, //
+    },
+    net::txq::TxQueue,
+    rdma::QpState, //
+};
+
+/// How often a draining queue is polled.
+const DRAIN_POLL: Millis = Millis(4);
+
+/// The recovery machines of all queues. Belongs to the worker.
+pub(crate) struct Recovery {
+    machines: KVec<QueueRecovery>,
+    deadline: Option<Millis>,
+}
+
+impl Recovery {
+    /// One machine for each of `n` queues, which are up.
+    pub(crate) fn new(cx: &mut Cx<'_>, n: usize) -> Result<Self> {
+        let mut machines = KVec::with_capacity(n, GFP_KERNEL)?;
+        for _ in 0..n {
+            let mut machine = QueueRecovery::new(Policy::DEFAULT);
+            let _ = machine.step(Event::Up, cx.now, cx.seq);
+            machines.push(machine, GFP_KERNEL)?;
+        }
+        Ok(Self {
+            machines,
+            deadline: None,
+        })
+    }
+
+    /// Whether a queue is being drained, so that somebody must poll it.
+    pub(crate) fn busy(&self) -> bool {
+        self.machines
+            .iter()
+            .any(|m| matches!(m.state(), State::Draining(_)))
+    }
+
+    /// Looks into what the queues complain about.
+    pub(crate) fn look(&mut self, cx: &mut Cx<'_>) {
+        for index in 0..self.machines.len() {
+            let Some(queue) = cx.iface.queue(index) else {
+                continue;
+            };
+            let concerns = queue.shared.take_concerns();
+            if concerns.starving {
+                queue.napi.schedule();
+            }
+            if concerns.stalled && self.state(index) == Some(State::Running) {
+                diagnose(cx, queue);
+                self.step(cx, index, Event::Stalled);
+            }
+            if concerns.trouble {
+                match cx.hw.query_queue(queue) {
+                    Ok(QpState::SendQueueError) => self.step(cx, index, Event::SendError),
+                    Ok(QpState::Error) => self.step(cx, index, Event::Error),
+                    Ok(QpState::ReadyToSend) => self.check_ring(cx, index),
+                    // Unreadable or in a state that it has no business in: start over.
+                    Ok(_) | Err(_) => self.step(cx, index, Event::Stalled),
+                }
+            }
+            if matches!(self.state(index), Some(State::Draining(_))) && Hardware::drain_queue(queue)
+            {
+                self.step(cx, index, Event::Drained);
+            }
+        }
+    }
+
+    /// A queue pair in RTS may still have a ring that a failed post has broken.
+    fn check_ring(&mut self, cx: &mut Cx<'_>, index: usize) {
+        let broken = with_ring(cx, index, |side| {
+            side.sends.as_ref().is_some_and(|sends| sends.is_broken())
+        });
+        if broken == Some(true) {
+            self.step(cx, index, Event::Stalled);
+        }
+    }
+
+    fn state(&self, index: usize) -> Option<State> {
+        self.machines.get(index).map(QueueRecovery::state)
+    }
+
+    /// Resets every queue, as when the size of the receive buffers changes.
+    pub(crate) fn restart_all(&mut self, cx: &mut Cx<'_>) {
+        for index in 0..self.machines.len() {
+            self.step(cx, index, Event::Stalled);
+        }
+    }
+
+    /// Feeds the machines whose deadline has come.
+    pub(crate) fn tick(&mut self, cx: &mut Cx<'_>) {
+        self.deadline = None;
+        for index in 0..self.machines.len() {
+            let due = self
+                .machines
+                .get(index)
+                .and_then(QueueRecovery::deadline)
+                .is_some_and(|at| at.reached(cx.now));
+            if due {
+                self.step(cx, index, Event::Tick);
+            }
+        }
+        for machine in &self.machines {
+            self.deadline = Millis::earliest(self.deadline, machine.deadline());
+        }
+        if self.busy() {
+            let soon = cx.now.saturating_add(DRAIN_POLL);
+            self.deadline = Millis::earliest(self.deadline, Some(soon));
+        }
+    }
+
+    /// When the worker must look again.
+    pub(crate) fn deadline(&self) -> Option<Millis> {
+        self.deadline
+    }
+
+    /// Calls `f` with the number, state and recoveries of each queue, for debugfs.
+    pub(crate) fn for_each(&self, mut f: impl FnMut(usize, State, u64)) {
+        for (index, machine) in self.machines.iter().enumerate() {
+            f(index, machine.state(), machine.recoveries());
+        }
+    }
+
+    fn step(&mut self, cx: &mut Cx<'_>, index: usize, event: Event) {
+        let mut next = Some(event);
+        while let Some(event) = next.take() {
+            let (Some(machine), Some(queue)) =
+                (self.machines.get_mut(index), cx.iface.queue(index))
+            else {
+                return;
+            };
+            for action in machine.step(event, cx.now, cx.seq) {
+                match action {
+                    Action::Quiesce => quiesce(cx, queue),
+                    Action::RestoreSend => {
+                        next = Some(match cx.hw.restore_send(queue) {
+                            Ok(()) => Event::Restored,
+                            Err(_) => Event::RestoreFailed,
+                        });
+                    }
+                    Action::Drain => {
+                        // From a state that cannot go to ERR there is nothing to drain, and the
+                        // drain limit leads on to the reset.
+                        let _ = cx.hw.fail_queue(queue);
+                        if Hardware::drain_queue(queue) {
+                            next = Some(Event::Drained);
+                        }
+                    }
+                    Action::Reset { .. } => {
+                        let done = cx
+                            .hw
+                            .reset_queue(queue, cx.dev)
+                            .and_then(|()| cx.hw.start_queue(cx.iface, queue));
+                        next = Some(match done {
+                            Ok(()) => Event::ResetDone,
+                            Err(e) => {
+                                pr_warn!(
+                                    "{}: queue {}: reset failed: {:?}; trying again\n",
+                                    cx.dev.name(),
+                                    index,
+                                    e
+                                );
+                                Event::ResetFailed
+                            }
+                        });
+                    }
+                    Action::Resume => resume(cx, queue),
+                    // `tick` computes the earliest of all.
+                    Action::ArmTimer(_) => {}
+                }
+            }
+        }
+    }
+}
+
+/// Stops the queue; nothing is posted once this returns.
+fn quiesce(cx: &Cx<'_>, queue: &Queue) {
+    if let Some(txq) = TxQueue::new(cx.dev, queue.shared.index) {
+        let mut lock = txq.lock();
+        queue.shared.set_running(false);
+        lock.ops().stop();
+    }
+}
+
+/// Lets the stack transmit on the queue again.
+fn resume(cx: &Cx<'_>, queue: &Queue) {
+    queue.shared.set_running(true);
+    if let Some(txq) = TxQueue::new(cx.dev, queue.shared.index) {
+        txq.lock().ops().touch();
+        txq.wake();
+    }
+}
+
+/// Runs `f` on the transmit side of a queue, under its lock.
+fn with_ring<R>(
+    cx: &Cx<'_>,
+    index: usize,
+    f: impl FnOnce(&mut super::queue::TxSide) -> R,
+) -> Option<R> {
+    let queue = cx.iface.queue(index)?;
+    let txq = TxQueue::new(cx.dev, queue.shared.index)?;
+    let mut lock = txq.lock();
+    queue.tx.get(&mut lock).map(|(side, _)| f(side))
+}
+
+/// Tells once what a stuck queue looks like (QP-21, B19).
+fn diagnose(cx: &mut Cx<'_>, queue: &Queue) {
+    let index = queue.shared.index;
+    let state = cx.hw.query_queue(queue);
+    let idle = TxQueue::new(cx.dev, index).map_or(0, |txq| txq.idle_ms());
+    let free = with_ring(cx, index.into(), |side| {
+        side.sends.as_mut().map_or(0, |sends| sends.free_slots())
+    });
+    pr_warn!(
+        "{}: transmit timeout: latency {} msecs\n",
+        cx.dev.name(),
+        idle
+    );
+    pr_warn!(
+        "{}: queue stopped: queue {}, free {} of {}, queue pair {:?}; resetting it\n",
+        cx.dev.name(),
+        index,
+        free.unwrap_or(0),
+        queue.shared.ring.size(),
+        state
+    );
+}

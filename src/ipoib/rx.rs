@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! One queue's poll: completed sends are freed, received frames checked and passed up, receives
+//! posted again in chains.
+
+use kernel::{
+    prelude::*,
+    sync::{
+        aref::ARef,
+        rcu,
+        Arc, //
+    },
+};
+
+use super::{
+    interface::{
+        Ident,
+        Interface, //
+    },
+    queue::Shared, //
+};
+use crate::{
+    base::log::warn_limited,
+    net::{
+        device::Device,
+        napi::{
+            Context,
+            Poll, //
+        },
+        rxbuf::{
+            Cast,
+            FrameInfo,
+            RxBuf, //
+        },
+        skb::SkBuff,
+        txq::TxQueue, //
+    },
+    rdma::{
+        CqPoller,
+        QpReset,
+        RecvQueue,
+        SendCompletions,
+        SendQueue,
+        Wc, //
+    },
+    wire::{
+        grh::NetworkHeader,
+        rx::{
+            self,
+            RxDrop, //
+        }, //
+    },
+};
+
+/// Completions taken from a CQ at a time.
+const BATCH: usize = 16;
+/// Batches of send completions per poll, so that the receive side gets its turn.
+const SEND_BATCHES: usize = 16;
+
+/// What a queue's poll works on; `None` once the queue is gone.
+pub(crate) struct PollState(pub(crate) Option<Rings>);
+
+/// The completion side of one queue.
+pub(crate) struct Rings {
+    iface: Arc<Interface>,
+    dev: ARef<Device>,
+    shared: Arc<Shared>,
+    txq: TxQueue,
+    send_cq: CqPoller,
+    recv_cq: CqPoller,
+    sends: SendCompletions<SkBuff>,
+    recvs: RecvQueue<RxBuf>,
+    /// Octets that a receive buffer offers the hardware.
+    area: usize,
+    wcs: [Wc; BATCH],
+}
+
+impl Poll for PollState {
+    fn poll(&mut self, cx: &mut Context<'_>, budget: usize) -> usize {
+        let Some(rings) = &mut self.0 else {
+            return 0;
+        };
+        rings.shared.stats.polls.add(1);
+        rings.poll_sends(cx);
+        if budget == 0 {
+            return 0;
+        }
+        rings.poll_receives(cx, budget)
+    }
+
+    fn arm(&mut self) -> bool {
+        let Some(rings) = &mut self.0 else {
+            return false;
+        };
+        // A CQ that cannot be armed would never call again: poll on.
+        let sends = rings.send_cq.arm().unwrap_or(true);
+        let receives = rings.recv_cq.arm().unwrap_or(true);
+        sends || receives
+    }
+}
+
+impl Rings {
+    /// Puts the completion side together; the rings are empty and the queue pair is in RESET.
+    pub(crate) fn new(
+        iface: Arc<Interface>,
+        dev: &Device,
+        shared: Arc<Shared>,
+        txq: TxQueue,
+        (send_cq, recv_cq): (CqPoller, CqPoller),
+        sends: SendCompletions<SkBuff>,
+        recvs: RecvQueue<RxBuf>,
+    ) -> Self {
+        Self {
+            area: iface.rx_area(),
+            iface,
+            dev: dev.into(),
+            shared,
+            txq,
+            send_cq,
+            recv_cq,
+            sends,
+            recvs,
+            wcs: Wc::blanks(),
+        }
+    }
+
+    fn poll_sends(&mut self, cx: &mut Context<'_>) {
+        let (mut packets, mut bytes) = (0, 0);
+        for _ in 0..SEND_BATCHES {
+            let n = self.send_cq.poll(&mut self.wcs);
+            for wc in self.wcs.iter().take(n) {
+                let done = self.sends.complete(wc, |skb, ok| {
+                    packets += 1;
+                    bytes += skb.len();
+                    if !ok {
+                        self.shared.stats.tx_failed.add(1);
+                    }
+                    cx.consume(skb);
+                });
+                // One from before a reset is no send of ours any more, and nobody's concern.
+                if done.is_ok() && !wc.status().is_success() {
+                    self.shared.trouble(&self.iface, &self.dev, wc, "send");
+                }
+            }
+            if n < BATCH {
+                break;
+            }
+        }
+        if packets == 0 {
+            return;
+        }
+        // QP-22: as in-tree, what has left the ring counts, whatever became of it.
+        self.shared.stats.tx_packets.add(u64::from(packets));
+        self.shared.stats.tx_bytes.add(u64::from(bytes));
+        self.txq.completed(packets, bytes);
+        if self.txq.stopped() && self.shared.running() {
+            let free = self
+                .sends
+                .capacity()
+                .saturating_sub(self.sends.outstanding());
+            if self.shared.ring.may_wake(free as u32) {
+                self.txq.wake();
+            }
+        }
+    }
+
+    fn poll_receives(&mut self, cx: &mut Context<'_>, budget: usize) -> usize {
+        let mut done = 0;
+        let guard = rcu::read_lock();
+        let iface = self.iface.clone();
+        let ident = iface.ident.load(&guard);
+        while done < budget {
+            let room = (budget - done).min(BATCH);
+            let Some(wcs) = self.wcs.get_mut(..room) else {
+                break;
+            };
+            let n = self.recv_cq.poll(wcs);
+            for i in 0..n {
+                self.received(cx, ident, i);
+            }
+            done += n;
+            if n < room {
+                break;
+            }
+        }
+        drop(guard);
+        self.refill();
+        done
+    }
+
+    /// Handles the receive completion in slot `i` of the batch.
+    fn received(&mut self, cx: &mut Context<'_>, ident: Option<&Ident>, i: usize) {
+        let Some(wc) = self.wcs.get(i) else {
+            return;
+        };
+        let Some(buf) = self.recvs.complete(wc) else {
+            self.shared.stats.rx_drop(RxDrop::BadCompletion);
+            return;
+        };
+        if !wc.status().is_success() {
+            if !wc.status().is_flushed() {
+                self.shared.stats.rx_drop(RxDrop::CompletionError);
+            }
+            self.shared.trouble(&self.iface, &self.dev, wc, "recv");
+            // The slot is filled again by `refill`, once the queue pair takes receives.
+            return;
+        }
+        let checked = self.check(wc, ident, &buf);
+        let frame = match checked {
+            Ok(frame) => frame,
+            Err(reason) => {
+                self.shared.stats.rx_drop(reason);
+                self.recycle(buf);
+                return;
+            }
+        };
+        let info = FrameInfo {
+            protocol: frame.ethertype.0,
+            payload: frame.payload_len as usize,
+            cast: match frame.cast {
+                rx::Cast::Host => Cast::Host,
+                rx::Cast::Broadcast => Cast::Broadcast,
+                rx::Cast::Multicast => Cast::Multicast,
+            },
+            checked: wc.ip_csum_ok(),
+            queue: self.shared.index,
+        };
+        // The replacement comes first: without one the frame is dropped and its buffer stays in
+        // the ring, which so never shrinks (RX-4).
+        let Some(fresh) = RxBuf::new(self.area) else {
+            self.shared.stats.rx_drop(RxDrop::NoMemory);
+            self.recycle(buf);
+            return;
+        };
+        match buf.into_skb(&self.dev, &info) {
+            Ok(skb) => {
+                self.recycle(fresh);
+                let stats = &self.shared.stats;
+                stats.rx_packets.add(1);
+                stats.rx_bytes.add(info.payload as u64);
+                if info.cast == Cast::Multicast {
+                    stats.multicast.add(1);
+                }
+                cx.receive(skb);
+            }
+            Err(buf) => {
+                self.shared.stats.rx_drop(RxDrop::NoMemory);
+                self.recycle(buf);
+            }
+        }
+    }
+
+    /// Runs the checks of `wire::rx` on one frame.
+    fn check(
+        &self,
+        wc: &Wc,
+        ident: Option<&Ident>,
+        buf: &RxBuf,
+    ) -> core::result::Result<rx::Frame, RxDrop> {
+        // Without an identity nothing can be addressed to us: not even up yet.
+        let ident = ident.ok_or(RxDrop::WrongGid)?;
+        let completion = rx::Completion {
+            byte_len: wc.byte_len(),
+            buffer_len: self.area as u32,
+            network: NetworkHeader::from_completion(wc.has_grh(), wc.network_hdr_type()),
+            head: buf.area(),
+            src_qp: wc.src_qp(),
+            slid: wc.slid(),
+        };
+        rx::classify(&completion, &ident.me, |qpn| self.iface.owns(qpn))
+    }
+
+    /// Puts a buffer into the chain of receives to be posted.
+    fn recycle(&mut self, buf: RxBuf) {
+        // A buffer of a former size, or one that cannot be mapped, goes; `refill` makes another.
+        if buf.area().len() == self.area {
+            let _ = self.recvs.push(buf);
+        }
+    }
+
+    /// Fills empty slots and posts what is in the chain. Slots that stay empty for want of memory
+    /// are tried again with every poll, and by the worker when there is none.
+    pub(crate) fn refill(&mut self) {
+        if !self.shared.running() {
+            return;
+        }
+        while self.recvs.missing() > 0 {
+            let Some(buf) = RxBuf::new(self.area) else {
+                break;
+            };
+            if self.recvs.push(buf).is_err() {
+                break;
+            }
+        }
+        if self.recvs.flush().is_err() {
+            self.shared.suspect(&self.iface);
+        }
+        if self.recvs.missing() > 0 {
+            self.shared.starving(&self.iface);
+        }
+    }
+
+    /// Takes completions without passing anything up, for a queue that is being drained. NAPI is
+    /// disabled, so this may run in process context. Returns whether nothing is outstanding.
+    pub(crate) fn drain(&mut self) -> bool {
+        loop {
+            let n = self.send_cq.poll(&mut self.wcs);
+            for wc in self.wcs.iter().take(n) {
+                let stats = &self.shared.stats;
+                let _ = self.sends.complete(wc, |skb, ok| {
+                    stats.tx_packets.add(1);
+                    stats.tx_bytes.add(u64::from(skb.len()));
+                    if !ok {
+                        stats.tx_failed.add(1);
+                    }
+                });
+            }
+            if n == 0 {
+                break;
+            }
+        }
+        loop {
+            let n = self.recv_cq.poll(&mut self.wcs);
+            for wc in self.wcs.iter().take(n) {
+                drop(self.recvs.complete(wc));
+            }
+            if n == 0 {
+                break;
+            }
+        }
+        self.sends.outstanding() == 0 && self.recvs.outstanding() == 0
+    }
+
+    /// Gives back all slots of a queue pair that is in RESET. `sends` is the other end of the send
+    /// ring, whose transmit lock is held.
+    pub(crate) fn reset(&mut self, sends: &mut SendQueue<SkBuff>, proof: &QpReset<'_>) -> Result {
+        let stats = &self.shared.stats;
+        sends.recover(&mut self.sends, proof, |skb| {
+            stats.tx_failed.add(1);
+            drop(skb);
+        })?;
+        self.recvs.reset(proof, drop)
+    }
+
+    /// Sets the octets that a receive buffer offers, for buffers made from now on.
+    pub(crate) fn set_area(&mut self, area: usize) {
+        self.area = area;
+    }
+
+    /// How many sends and receives the hardware holds.
+    pub(crate) fn outstanding(&mut self) -> (usize, usize) {
+        (self.sends.outstanding(), self.recvs.outstanding())
+    }
+}
+
+/// Says what went wrong with a completion, at a bounded rate (LOG-2).
+pub(crate) fn warn_completion(dev: &Device, wc: &Wc, what: &str, id: usize) {
+    warn_limited!(
+        "{}: failed {} event (status={} {}, queue {}, vend_err {:#x})\n",
+        dev.name(),
+        what,
+        wc.status().code(),
+        wc.status().name(),
+        id,
+        wc.vendor_err()
+    );
+}

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The transmit path: find the destination's address handle, put the packet into the queue's ring,
+//! ring the doorbell once per train.
+
+use kernel::sync::{
+    rcu::{
+        self,
+        Guard, //
+    },
+    Arc,
+    ArcBorrow, //
+};
+
+use super::{
+    interface::{
+        Ident,
+        Interface, //
+    },
+    neigh::Queued,
+    queue::{
+        Queue,
+        TxSide, //
+    },
+    worker, //
+};
+use crate::{
+    base::rcu::RcuArc,
+    control::reason::TxDrop,
+    net::{
+        skb::SkBuff,
+        txq::{
+            TxLocked,
+            TxOps, //
+        }, //
+    },
+    rdma::{
+        Ah,
+        SendError, //
+    },
+    wire::{
+        addr::HwAddr,
+        encap::{
+            self,
+            TxClass,
+            PSEUDO_LEN, //
+        }, //
+    },
+};
+
+/// Sends `skb`, whose data starts with the pseudo header, on `queue`, whose transmit lock is held.
+pub(super) fn transmit(
+    iface: ArcBorrow<'_, Interface>,
+    queue: &Queue,
+    skb: SkBuff,
+    lock: &mut TxLocked<'_>,
+) {
+    let Some((side, ops)) = queue.tx.get(lock) else {
+        // Not this queue's lock: cannot happen, and must not be believed if it does.
+        return;
+    };
+    let more = ops.xmit_more();
+    if let Err(reason) = route(iface, queue, skb, side, ops, more) {
+        queue.shared.stats.tx_drop(reason);
+    }
+    // Also when this packet went elsewhere: those before it in the train wait for the doorbell.
+    if !more || ops.xmit_stopped() {
+        ring(iface, queue, side);
+    }
+}
+
+/// Finds the packet's destination and sends it there, or lets it wait.
+fn route(
+    iface: ArcBorrow<'_, Interface>,
+    queue: &Queue,
+    mut skb: SkBuff,
+    side: &mut TxSide,
+    ops: &mut TxOps,
+    more: bool,
+) -> core::result::Result<(), TxDrop> {
+    let (mut to, ethertype) = encap::parse_hard(skb.head()).ok_or(TxDrop::Short)?;
+    if encap::tx_class(ethertype) == TxClass::Refused {
+        return Err(TxDrop::EtherType);
+    }
+    if to.is_multicast() {
+        to = to.with_pkey(iface.pkey());
+    }
+    let to = to.key();
+    if !skb.pull(PSEUDO_LEN) {
+        return Err(TxDrop::Short);
+    }
+    let guard = rcu::read_lock();
+    let ident = iface.ident.load(&guard).ok_or(TxDrop::NotReady)?;
+    if skb.len() > ident.max_frame {
+        return Err(TxDrop::TooLong);
+    }
+    match iface.find(&guard, &to) {
+        Some(ah) => send(queue, skb, side, ops, &to, ah, ident, more),
+        None => wait(iface, queue, skb, side, ops, &to, ident, &guard, more),
+    }
+}
+
+/// Lets a packet wait until its destination is resolved.
+#[allow(clippy::too_many_arguments)]
+fn wait(
+    iface: ArcBorrow<'_, Interface>,
+    queue: &Queue,
+    mut skb: SkBuff,
+    side: &mut TxSide,
+    ops: &mut TxOps,
+    to: &HwAddr,
+    ident: &Ident,
+    guard: &Guard,
+    more: bool,
+) -> core::result::Result<(), TxDrop> {
+    // It comes back through the queueing discipline, from its pseudo header on (TX-7).
+    skb.push(&to.0).map_err(|_| TxDrop::NoMemory)?;
+    match iface.neighbours().wait(guard, to, skb) {
+        Queued::Waits => {
+            Arc::<Interface>::from(iface).post(worker::NEIGHBOURS);
+            Ok(())
+        }
+        Queued::Ready(mut skb) => {
+            if !skb.pull(PSEUDO_LEN) {
+                return Err(TxDrop::Short);
+            }
+            let ah = iface.find(guard, to).ok_or(TxDrop::Flushed)?;
+            send(queue, skb, side, ops, to, ah, ident, more)
+        }
+        Queued::Dropped(reason) => Err(reason),
+    }
+}
+
+/// Puts a packet, encapsulation header first, into the ring.
+#[allow(clippy::too_many_arguments)]
+fn send(
+    queue: &Queue,
+    mut skb: SkBuff,
+    side: &mut TxSide,
+    ops: &mut TxOps,
+    to: &HwAddr,
+    ah: RcuArc<Ah>,
+    ident: &Ident,
+    more: bool,
+) -> core::result::Result<(), TxDrop> {
+    let shared = &queue.shared;
+    if !shared.running() {
+        return Err(TxDrop::NotReady);
+    }
+    let Some(sends) = &mut side.sends else {
+        return Err(TxDrop::NotReady);
+    };
+    if skb.has_frag_list() || skb.segments() > shared.max_segments {
+        skb.linearize().map_err(|_| TxDrop::Linearize)?;
+    }
+    skb.detach();
+    let len = skb.len();
+    sends
+        .push(ah, to.qpn(), ident.qkey, skb)
+        .map_err(|(error, _)| match error {
+            SendError::Full => TxDrop::QueueFull,
+            SendError::Mapping => TxDrop::Map,
+            SendError::TooManySegments => TxDrop::Linearize,
+            SendError::Empty => TxDrop::Short,
+            SendError::Broken | SendError::WrongDomain => TxDrop::Post,
+        })?;
+    // The byte queue limits may stop the queue here; `transmit` sees that and rings.
+    let _ = ops.sent(len, more);
+    if shared.ring.must_stop(sends.free_slots() as u32) {
+        shared.stats.stops.add(1);
+        let ring = &shared.ring;
+        let _ = ops.stop_unless(|| ring.may_wake(sends.free_slots() as u32));
+    }
+    Ok(())
+}
+
+/// Posts the packets that have gathered.
+fn ring(iface: ArcBorrow<'_, Interface>, queue: &Queue, side: &mut TxSide) {
+    let Some(sends) = &mut side.sends else {
+        return;
+    };
+    if sends.pending() == 0 {
+        return;
+    }
+    queue.shared.stats.doorbells.add(1);
+    if sends.flush().is_err() {
+        // What could not be posted stays in its slots until the queue has been recovered.
+        queue.shared.suspect(&Arc::from(iface));
+    }
+}

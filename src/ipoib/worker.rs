@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The worker: the one context that changes an interface's control state.
+//!
+//! Callbacks of all kinds note an event in `Interface::events` and kick the worker. It never takes
+//! RTNL, so that those who hold RTNL may wait for it.
+
+use kernel::{
+    prelude::*,
+    sync::Arc,
+    workqueue::WorkItem, //
+};
+
+use super::{
+    interface::{
+        Control,
+        Interface,
+        Running, //
+    },
+    queue::Hardware, //
+};
+use crate::{
+    base::time,
+    control::{
+        self,
+        ageing::Ageing,
+        join,
+        reason::TxDrop,
+        seq::Seq,
+        time::Millis, //
+    },
+    net::{
+        device::Device,
+        skb::SkbList, //
+    },
+};
+
+/// The port has been read anew.
+pub(crate) const PORT: u32 = 1 << 0;
+/// The list of multicast addresses has changed.
+pub(crate) const MULTICAST: u32 = 1 << 1;
+/// Packets wait for neighbours.
+pub(crate) const NEIGHBOURS: u32 = 1 << 2;
+/// A query has been answered.
+pub(crate) const ANSWER: u32 = 1 << 3;
+/// A queue is in trouble, or a draining one may have made progress.
+pub(crate) const QUEUE: u32 = 1 << 4;
+/// The subnet manager or the administrator wants everything joined and resolved anew.
+pub(crate) const REREGISTER: u32 = 1 << 5;
+
+/// The span over which groups and paths spread their requests after a reregister.
+const SPREAD: Millis = Millis(100);
+
+/// What the parts of the control state need to carry out actions.
+pub(crate) struct Cx<'a> {
+    pub(crate) iface: &'a Arc<Interface>,
+    pub(crate) hw: &'a mut Hardware,
+    pub(crate) dev: &'a Device,
+    pub(crate) now: Millis,
+    pub(crate) seq: &'a mut Seq,
+}
+
+impl Cx<'_> {
+    /// Sends packets that have waited.
+    pub(crate) fn send(&self, mut list: SkbList) {
+        while let Some(skb) = list.pop() {
+            skb.transmit(self.dev);
+        }
+    }
+
+    /// Counts packets that were dropped while they waited.
+    pub(crate) fn count(&self, reason: TxDrop, packets: usize) {
+        self.iface.count_drops(reason, packets);
+    }
+}
+
+impl WorkItem for Interface {
+    type Pointer = Arc<Self>;
+
+    fn run(this: Arc<Self>) {
+        let mut guard = this.control.lock();
+        let Control {
+            running,
+            hw,
+            port,
+            seq,
+        } = &mut *guard;
+        let events = this.events.take();
+        let (Some(running), Some(hw), Some(dev)) = (running.as_mut(), hw.as_mut(), this.device())
+        else {
+            return;
+        };
+        let mut cx = Cx {
+            iface: &this,
+            hw,
+            dev: &dev,
+            now: Millis(time::now_ms()),
+            seq,
+        };
+
+        if events & PORT != 0 {
+            port_changed(&mut cx, running, port);
+        }
+        if events & REREGISTER != 0 {
+            running.groups.reregister(&mut cx, SPREAD);
+            running.paths.refresh_all(&mut cx, SPREAD);
+        }
+        if events & MULTICAST != 0 {
+            running.groups.set_listeners(&mut cx);
+        }
+        if events & ANSWER != 0 {
+            running.paths.take_answers(&mut cx);
+        }
+        if events & NEIGHBOURS != 0 {
+            take_wanted(&mut cx, running);
+        }
+        if events & QUEUE != 0 || running.recovery.busy() {
+            running.recovery.look(&mut cx);
+        }
+
+        running.paths.tick(&mut cx);
+        running.groups.tick(&mut cx);
+        running.recovery.tick(&mut cx);
+        age(&mut cx, running);
+        settle(&mut cx, running, port);
+
+        let deadline = Millis::earliest(
+            Millis::earliest(running.paths.deadline(), running.groups.deadline()),
+            Millis::earliest(running.recovery.deadline(), Some(running.next_ageing)),
+        );
+        if let Some(at) = deadline {
+            let ms = at.saturating_sub(Millis(time::now_ms())).0.max(1);
+            this.run_in(ms);
+        }
+    }
+}
+
+/// Takes over what the port looks like now.
+pub(crate) fn port_changed(cx: &mut Cx<'_>, running: &mut Running, port: &mut control::port::Port) {
+    let seen = cx.iface.port().seen();
+    let before = core::mem::replace(&mut running.seen, seen);
+
+    let actions = port.step(control::port::Event::Active(seen.active));
+    cx.iface.port_actions(cx.dev, actions);
+    if seen.mtu != before.mtu {
+        let actions = port.step(control::port::Event::Limit { ib_mtu: seen.mtu });
+        cx.iface.port_actions(cx.dev, actions);
+        running.groups.reregister(cx, Millis::ZERO);
+        if cx.iface.set_rx_limit(seen.mtu) {
+            running.recovery.restart_all(cx);
+        }
+    }
+    if seen.gid != before.gid {
+        // Handles carry our GID by index, and peers know us by the address.
+        cx.iface.address_changed(seen.gid);
+        running.groups.down(cx);
+        running.paths.invalidate_all(cx);
+    }
+    if port.may_join() {
+        running.groups.up(cx);
+    } else {
+        running.groups.down(cx);
+        running.paths.flush_all(cx);
+    }
+}
+
+/// Gives packets that wait to the path or group of their destination.
+fn take_wanted(cx: &mut Cx<'_>, running: &mut Running) {
+    // Collected first: the machines send and drop packets, which walks the same chains.
+    let mut wanted = KVec::new();
+    let mut lost = false;
+    cx.iface.neighbours().take_wanted(|addr| {
+        lost |= wanted.push(addr, GFP_ATOMIC).is_err();
+    });
+    if lost {
+        // The marks are gone with the failed push: look at everything again, later.
+        cx.iface.neighbours().mark_waiting();
+        cx.iface.events.set(NEIGHBOURS);
+        cx.iface.run_in(100);
+    }
+    for addr in wanted {
+        if addr.is_multicast() {
+            running.groups.pending(cx, addr.gid());
+        } else {
+            running.paths.wanted(cx, addr.gid());
+        }
+    }
+}
+
+/// Removes what nothing has used for two intervals (NB-4).
+fn age(cx: &mut Cx<'_>, running: &mut Running) {
+    if !running.next_ageing.reached(cx.now) {
+        return;
+    }
+    let ageing = Ageing::default();
+    running.next_ageing = ageing.next_pass(cx.now);
+    let (iface, now) = (cx.iface, cx.now);
+    iface.neighbours().remove_if(
+        |neigh| ageing.expired(Millis(neigh.last_used()), now, neigh.waiting() > 0),
+        |reason, packets| iface.count_drops(reason, packets),
+    );
+    running.groups.age(cx);
+    running.paths.age(cx, &ageing);
+}
+
+/// Carries the state of the broadcast group over to carrier, MTU and the data path.
+fn settle(cx: &mut Cx<'_>, running: &mut Running, port: &mut control::port::Port) {
+    let params = running.groups.broadcast();
+    if params == running.broadcast {
+        return;
+    }
+    running.broadcast = params;
+    let event = match params {
+        Some(params) => {
+            let ib_mtu = crate::wire::mtu::from_code(params.mtu).unwrap_or(running.seen.mtu);
+            control::port::Event::BroadcastJoined { ib_mtu }
+        }
+        None => control::port::Event::BroadcastLost,
+    };
+    let actions = port.step(event);
+    if let Some(params) = params {
+        publish_identity(cx, running, port, &params);
+    }
+    cx.iface.port_actions(cx.dev, actions);
+    if params.is_some() {
+        running.groups.broadcast_joined(cx);
+    }
+}
+
+/// Tells the data path who we are and what every frame must obey.
+fn publish_identity(
+    cx: &mut Cx<'_>,
+    running: &Running,
+    port: &control::port::Port,
+    params: &join::Params,
+) {
+    cx.hw.set_qkey(params.qkey);
+    cx.iface
+        .publish_identity(&running.seen, params.qkey, port.group_limit());
+}
+
+/// Ends everything that a running interface has at the fabric; nothing is left in use afterwards.
+pub(crate) fn shut_down(cx: &mut Cx<'_>, running: &mut Running) {
+    running.groups.close(cx);
+    running.paths.flush_all(cx);
+    let iface = cx.iface;
+    iface.neighbours().remove_if(
+        |_| true,
+        |reason, packets| iface.count_drops(reason, packets),
+    );
+}

@@ -1,0 +1,473 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Datagram queue pairs.
+//!
+//! A queue pair has two faces. [`Qp`] is shared: queues post through it, attachments and tests hold
+//! it. [`QpControl`] is unique and changes the state. The split is what makes [`QpReset`] a proof.
+
+use core::{
+    marker::PhantomData,
+    ptr::{null_mut, NonNull},
+};
+use kernel::{
+    alloc::flags::GFP_KERNEL,
+    error::{from_err_ptr, to_result},
+    ffi::c_int,
+    prelude::*,
+    sync::{
+        atomic::{Atomic, Full, Relaxed},
+        barrier::smp_mb,
+        Arc,
+    },
+};
+
+use super::{cq::Cq, device::DeviceHandle, pd::Pd};
+use crate::{sys::bindings as sys, wire::qpn::Qpn};
+
+type PostSend = unsafe extern "C" fn(
+    *mut sys::ib_qp,
+    *const sys::ib_send_wr,
+    *mut *const sys::ib_send_wr,
+) -> c_int;
+type PostRecv = unsafe extern "C" fn(
+    *mut sys::ib_qp,
+    *const sys::ib_recv_wr,
+    *mut *const sys::ib_recv_wr,
+) -> c_int;
+
+/// State of a queue pair (`enum ib_qp_state`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum QpState {
+    /// Holds no requests.
+    Reset,
+    /// Takes receive requests, receives nothing yet.
+    Init,
+    /// Receives.
+    ReadyToReceive,
+    /// Receives and sends.
+    ReadyToSend,
+    /// Stops sending.
+    SendQueueDrain,
+    /// Sending failed; receives.
+    SendQueueError,
+    /// Flushes all requests.
+    Error,
+    /// A value this driver does not know.
+    Unknown,
+}
+
+impl From<sys::ib_qp_state> for QpState {
+    fn from(state: sys::ib_qp_state) -> Self {
+        match state {
+            sys::ib_qp_state::IB_QPS_RESET => Self::Reset,
+            sys::ib_qp_state::IB_QPS_INIT => Self::Init,
+            sys::ib_qp_state::IB_QPS_RTR => Self::ReadyToReceive,
+            sys::ib_qp_state::IB_QPS_RTS => Self::ReadyToSend,
+            sys::ib_qp_state::IB_QPS_SQD => Self::SendQueueDrain,
+            sys::ib_qp_state::IB_QPS_SQE => Self::SendQueueError,
+            sys::ib_qp_state::IB_QPS_ERR => Self::Error,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// Sizes of a queue pair.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QpSizes {
+    /// Outstanding send requests.
+    pub(crate) send_wr: u32,
+    /// Outstanding receive requests.
+    pub(crate) recv_wr: u32,
+    /// Gather entries of a send request.
+    pub(crate) send_sge: u32,
+    /// Scatter entries of a receive request.
+    pub(crate) recv_sge: u32,
+}
+
+/// Special wishes for a queue pair. Not every device grants them: look at its
+/// [`DeviceAttrs`](super::DeviceAttrs) first.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct QpFlags {
+    /// Do not receive one's own multicasts.
+    pub(crate) block_multicast_loopback: bool,
+    /// Segment large TCP packets.
+    pub(crate) lso: bool,
+}
+
+/// Something that must live until the queue pair is destroyed, because the hardware may access it.
+pub(super) trait Kept: Send + Sync {}
+
+/// An entry of the list of such things.
+struct KeptNode {
+    next: *mut KeptNode,
+    _what: Arc<dyn Kept>,
+}
+
+/// # Invariants
+///
+/// - `raw` is a UD queue pair in `pd` with the two completion queues.
+/// - `kept` is a list of boxes that this value owns. Whatever memory is posted to the queue pair is
+///   kept by it.
+/// - `resets` was incremented before each transition to the reset state.
+struct Inner {
+    raw: NonNull<sys::ib_qp>,
+    num: Qpn,
+    post_send: PostSend,
+    post_recv: PostRecv,
+    send_sge: usize,
+    resets: Atomic<u64>,
+    kept: Atomic<*mut KeptNode>,
+    pd: Pd,
+    send_cq: Cq,
+    recv_cq: Cq,
+}
+
+// SAFETY: A queue pair may be used from any thread: the driver locks each of its queues.
+unsafe impl Send for Inner {}
+// SAFETY: As above.
+unsafe impl Sync for Inner {}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // SAFETY: The queue pair is valid, and everything that uses it held this value.
+        let ret = unsafe { sys::ib_destroy_qp_user(self.raw.as_ptr(), null_mut()) };
+        if ret != 0 {
+            // The hardware may still write to what is kept, and complete into the queues. Leak all
+            // of it, and with it a device handle: better a removal that hangs than wild writes.
+            pr_err!(
+                "{}: cannot destroy queue pair {}, its memory is lost\n",
+                self.pd.device().name(),
+                self.num.get()
+            );
+            core::mem::forget((self.pd.clone(), self.send_cq.clone(), self.recv_cq.clone()));
+            return;
+        }
+        let mut node = *self.kept.get_mut();
+        while !node.is_null() {
+            // SAFETY: By the type invariants the list consists of boxes of ours.
+            let entry = unsafe { KBox::from_raw(node) };
+            node = entry.next;
+        }
+    }
+}
+
+/// A counted reference to a datagram (UD) queue pair.
+///
+/// Dropping the last reference, those of queues and attachments included, destroys the queue pair
+/// and may sleep; only then are buffers freed that were posted and never completed.
+#[derive(Clone)]
+pub(crate) struct Qp(Arc<Inner>);
+
+impl Qp {
+    /// The queue pair number.
+    #[inline]
+    pub(crate) fn num(&self) -> Qpn {
+        self.0.num
+    }
+
+    /// The C object, valid as long as `self`.
+    pub(super) fn as_ptr(&self) -> *mut sys::ib_qp {
+        self.0.raw.as_ptr()
+    }
+
+    /// The device.
+    pub(crate) fn device(&self) -> &DeviceHandle {
+        self.0.pd.device()
+    }
+
+    /// The protection domain.
+    pub(crate) fn pd(&self) -> &Pd {
+        &self.0.pd
+    }
+
+    /// Gather entries that a send request may have.
+    pub(super) fn send_sge(&self) -> usize {
+        self.0.send_sge
+    }
+
+    /// Whether both are the same queue pair.
+    fn same_as(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Keeps `what` until the queue pair is destroyed. Sleeps.
+    pub(super) fn keep(&self, what: Arc<dyn Kept>) -> Result {
+        let node = KBox::into_raw(KBox::new(
+            KeptNode {
+                next: null_mut(),
+                _what: what,
+            },
+            GFP_KERNEL,
+        )?);
+        let mut head = self.0.kept.load(Relaxed);
+        loop {
+            // SAFETY: The node is ours until the exchange below succeeds.
+            unsafe { (*node).next = head };
+            // INVARIANT: The box joins the list. Nodes are only taken out by the drop.
+            match self.0.kept.cmpxchg(head, node, Full) {
+                Ok(_) => return Ok(()),
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Posts a chain of send requests. Does not sleep.
+    ///
+    /// Returns the driver's answer and a number to be shown to [`QpReset::covers`] before memory of
+    /// these requests is given back without a completion.
+    ///
+    /// # Safety
+    ///
+    /// `wr` must be a valid chain of UD requests for this queue pair, with address handles of its
+    /// protection domain. What they point to must stay until they complete, a `QpReset` covers
+    /// them, or the queue pair is destroyed.
+    #[inline]
+    pub(super) unsafe fn post_send(&self, wr: *const sys::ib_send_wr) -> (Result, u64) {
+        let mut bad = core::ptr::null();
+        // SAFETY: By the safety requirements; the method is the device's own.
+        let ret = unsafe { (self.0.post_send)(self.as_ptr(), wr, &mut bad) };
+        (to_result(ret), self.resets_after_post())
+    }
+
+    /// Posts a chain of receive requests. Does not sleep.
+    ///
+    /// Like [`Qp::post_send`]; besides it returns the request that the driver names as the first
+    /// one not posted, possibly null, if there is an error.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Qp::post_send`].
+    #[inline]
+    pub(super) unsafe fn post_recv(
+        &self,
+        wr: *const sys::ib_recv_wr,
+    ) -> (Result, *const sys::ib_recv_wr, u64) {
+        let mut bad = core::ptr::null();
+        // SAFETY: By the safety requirements; the method is the device's own.
+        let ret = unsafe { (self.0.post_recv)(self.as_ptr(), wr, &mut bad) };
+        (to_result(ret), bad, self.resets_after_post())
+    }
+
+    /// Number of resets begun so far, read so that a post that precedes it and still sees the old
+    /// number is over before the transition to reset starts.
+    #[inline]
+    fn resets_after_post(&self) -> u64 {
+        // Pairs with the barrier in `QpControl::to_reset`.
+        smp_mb(Full);
+        self.0.resets.load(Relaxed)
+    }
+}
+
+/// The right to change the state of a queue pair. There is one per queue pair.
+pub(crate) struct QpControl {
+    qp: Qp,
+}
+
+// The verbs name their transitions so.
+#[allow(clippy::wrong_self_convention)]
+impl QpControl {
+    /// Creates a UD queue pair in the reset state. Sleeps.
+    ///
+    /// The sizes must be within the device's limits. Requests complete only if they say so
+    /// (`IB_SIGNAL_REQ_WR`).
+    pub(crate) fn create(
+        pd: &Pd,
+        send_cq: &Cq,
+        recv_cq: &Cq,
+        sizes: QpSizes,
+        flags: QpFlags,
+    ) -> Result<Self> {
+        if !send_cq.device().same_as(pd.device()) || !recv_cq.device().same_as(pd.device()) {
+            return Err(EINVAL);
+        }
+        // SAFETY: The device is valid; the method table does not change after registration.
+        let ops = unsafe { &(*pd.device().as_ptr()).ops };
+        let post_send = ops.post_send.ok_or(EOPNOTSUPP)?;
+        let post_recv = ops.post_recv.ok_or(EOPNOTSUPP)?;
+
+        let mut attr = sys::ib_qp_init_attr {
+            send_cq: send_cq.as_ptr(),
+            recv_cq: recv_cq.as_ptr(),
+            cap: sys::ib_qp_cap {
+                max_send_wr: sizes.send_wr,
+                max_recv_wr: sizes.recv_wr,
+                max_send_sge: sizes.send_sge,
+                max_recv_sge: sizes.recv_sge,
+                ..Default::default()
+            },
+            sq_sig_type: sys::ib_sig_type::IB_SIGNAL_REQ_WR,
+            qp_type: sys::ib_qp_type::IB_QPT_UD,
+            ..Default::default()
+        };
+        if flags.block_multicast_loopback {
+            attr.create_flags |=
+                sys::ib_qp_create_flags::IB_QP_CREATE_BLOCK_MULTICAST_LOOPBACK.0 as u32;
+        }
+        if flags.lso {
+            attr.create_flags |= sys::ib_qp_create_flags::IB_QP_CREATE_IPOIB_UD_LSO.0 as u32;
+        }
+        // SAFETY: All objects are valid and of one device; the caller name is a static string.
+        let raw = from_err_ptr(unsafe {
+            sys::ib_create_qp_kernel(pd.as_ptr(), &mut attr, super::CALLER.as_char_ptr().cast())
+        })?;
+        let raw = NonNull::new(raw).ok_or(ENODEV)?;
+        // SAFETY: The queue pair is valid; the number does not change.
+        let num = Qpn::new(unsafe { (*raw.as_ptr()).qp_num });
+        // INVARIANT: `raw` is new, nothing is posted, it was never reset.
+        let inner = Inner {
+            raw,
+            num,
+            post_send,
+            post_recv,
+            send_sge: sizes.send_sge as usize,
+            resets: Atomic::new(0),
+            kept: Atomic::new(null_mut()),
+            pd: pd.clone(),
+            send_cq: send_cq.clone(),
+            recv_cq: recv_cq.clone(),
+        };
+        Ok(Self {
+            qp: Qp(Arc::new(inner, GFP_KERNEL)?),
+        })
+    }
+
+    /// The queue pair.
+    pub(crate) fn qp(&self) -> &Qp {
+        &self.qp
+    }
+
+    fn modify(&mut self, attr: &mut sys::ib_qp_attr, mask: sys::ib_qp_attr_mask) -> Result {
+        // SAFETY: The queue pair is valid; the core checks the transition.
+        to_result(unsafe { sys::ib_modify_qp(self.qp.as_ptr(), attr, mask.0 as c_int) })
+    }
+
+    fn modify_state(&mut self, state: sys::ib_qp_state) -> Result {
+        let mut attr = sys::ib_qp_attr {
+            qp_state: state,
+            ..Default::default()
+        };
+        self.modify(&mut attr, sys::ib_qp_attr_mask::IB_QP_STATE)
+    }
+
+    /// Reset to init. Sleeps.
+    ///
+    /// `pkey_index` is an index into the partition key table of `port`, `qkey` what senders must
+    /// present.
+    pub(crate) fn to_init(&mut self, pkey_index: u16, port: u32, qkey: u32) -> Result {
+        let mut attr = sys::ib_qp_attr {
+            qp_state: sys::ib_qp_state::IB_QPS_INIT,
+            pkey_index,
+            port_num: port,
+            qkey,
+            ..Default::default()
+        };
+        self.modify(
+            &mut attr,
+            sys::ib_qp_attr_mask::IB_QP_STATE
+                | sys::ib_qp_attr_mask::IB_QP_PKEY_INDEX
+                | sys::ib_qp_attr_mask::IB_QP_PORT
+                | sys::ib_qp_attr_mask::IB_QP_QKEY,
+        )
+    }
+
+    /// Init to ready-to-receive. Sleeps.
+    pub(crate) fn to_rtr(&mut self) -> Result {
+        self.modify_state(sys::ib_qp_state::IB_QPS_RTR)
+    }
+
+    /// Ready-to-receive to ready-to-send. Sleeps.
+    pub(crate) fn to_rts(&mut self) -> Result {
+        let mut attr = sys::ib_qp_attr {
+            qp_state: sys::ib_qp_state::IB_QPS_RTS,
+            sq_psn: 0,
+            ..Default::default()
+        };
+        self.modify(
+            &mut attr,
+            sys::ib_qp_attr_mask::IB_QP_STATE | sys::ib_qp_attr_mask::IB_QP_SQ_PSN,
+        )
+    }
+
+    /// Send queue error to ready-to-send. Sleeps.
+    pub(crate) fn sqe_to_rts(&mut self) -> Result {
+        self.modify_state(sys::ib_qp_state::IB_QPS_RTS)
+    }
+
+    /// Any state to error: all outstanding requests complete with an error. Sleeps.
+    pub(crate) fn to_err(&mut self) -> Result {
+        self.modify_state(sys::ib_qp_state::IB_QPS_ERR)
+    }
+
+    /// Changes the Q_Key of a queue pair that is ready to send. Sleeps.
+    pub(crate) fn set_qkey(&mut self, qkey: u32) -> Result {
+        let mut attr = sys::ib_qp_attr {
+            qkey,
+            ..Default::default()
+        };
+        self.modify(&mut attr, sys::ib_qp_attr_mask::IB_QP_QKEY)
+    }
+
+    /// Any state to reset: forgets all requests, without completions. Sleeps.
+    ///
+    /// The answer proves that the hardware uses no memory of requests posted before, as long as it
+    /// exists, which is until the next change of state. To lose no completion, go through
+    /// [`QpControl::to_err`] and poll the completion queues first.
+    pub(crate) fn to_reset(&mut self) -> Result<QpReset<'_>> {
+        // INVARIANT: The number goes up before the transition. Under `u64` it never wraps.
+        let resets = self.qp.0.resets.fetch_add(1, Full).wrapping_add(1);
+        // Pairs with the barrier in `Qp::resets_after_post`.
+        smp_mb(Full);
+        self.modify_state(sys::ib_qp_state::IB_QPS_RESET)?;
+        // INVARIANT: The transition was made, and `self` is borrowed, so no other follows.
+        Ok(QpReset {
+            qp: &self.qp,
+            resets,
+            _p: PhantomData,
+        })
+    }
+
+    /// Asks the device for the present state. Sleeps.
+    pub(crate) fn query_state(&self) -> Result<QpState> {
+        let mut attr = sys::ib_qp_attr::default();
+        let mut init = sys::ib_qp_init_attr::default();
+        // SAFETY: The queue pair is valid and both structs are writable.
+        to_result(unsafe {
+            sys::ib_query_qp(
+                self.qp.as_ptr(),
+                &mut attr,
+                sys::ib_qp_attr_mask::IB_QP_STATE.0 as c_int,
+                &mut init,
+            )
+        })?;
+        Ok(attr.qp_state.into())
+    }
+}
+
+/// Proof that a queue pair is in the reset state and stays in it as long as this exists.
+///
+/// # Invariants
+///
+/// A transition of `qp` to reset was completed after its `resets` became `resets`, and no other
+/// transition since.
+pub(crate) struct QpReset<'a> {
+    qp: &'a Qp,
+    resets: u64,
+    _p: PhantomData<&'a mut QpControl>,
+}
+
+impl QpReset<'_> {
+    /// Succeeds if the hardware has forgotten every request that was posted to `qp`, the last post
+    /// having returned the number `posted`.
+    ///
+    /// Fails with `EINVAL` if this is the proof of another queue pair, and with `EAGAIN` if a post
+    /// raced with the transition or came after it: then reset again.
+    pub(super) fn covers(&self, qp: &Qp, posted: u64) -> Result {
+        if !self.qp.same_as(qp) {
+            return Err(EINVAL);
+        }
+        if posted >= self.resets {
+            return Err(EAGAIN);
+        }
+        Ok(())
+    }
+}

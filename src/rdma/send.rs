@@ -1,0 +1,425 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! Sending datagrams.
+//!
+//! A ring of slots connects the two ends: [`SendQueue`] fills slots and posts, under the transmit
+//! lock; [`SendCompletions`] empties them, in the poll. A slot owns all that its send needs: the
+//! payload, its DMA mapping and the address handle.
+
+use core::ptr::{null_mut, NonNull};
+use kernel::{alloc::flags::GFP_KERNEL, prelude::*};
+
+use super::{
+    ah::Ah,
+    dma::{DmaDevice, MapError, Mapping, MAX_SEGMENTS},
+    qp::{Kept, Qp, QpReset},
+    wc::{Wc, WrTag},
+};
+use crate::{
+    base::{
+        buf::Segments,
+        rcu::RcuArc,
+        ring::{ring, Consumer, Producer, Ring},
+    },
+    sys::bindings as sys,
+    wire::qpn::Qpn,
+};
+
+/// Requests that are posted with one call at most.
+const CHAIN: usize = 16;
+
+/// Why a payload was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SendError {
+    /// All slots are in use.
+    Full,
+    /// A post failed; the queue waits for [`SendQueue::recover`].
+    Broken,
+    /// The address handle is of another protection domain.
+    WrongDomain,
+    /// The payload has no bytes.
+    Empty,
+    /// The payload has more segments than a request may have: make it linear.
+    TooManySegments,
+    /// The payload could not be mapped for DMA.
+    Mapping,
+}
+
+impl From<MapError> for SendError {
+    fn from(e: MapError) -> Self {
+        match e {
+            MapError::Empty => Self::Empty,
+            MapError::TooManySegments => Self::TooManySegments,
+            MapError::Failed => Self::Mapping,
+        }
+    }
+}
+
+/// How to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SendFlags {
+    /// Ask for a completion. A send without one is completed by the next send that has one, so at
+    /// least one in a ring must have it.
+    pub(crate) signalled: bool,
+    /// Let the device fill in IP, TCP and UDP checksums.
+    pub(crate) ip_csum: bool,
+}
+
+impl Default for SendFlags {
+    fn default() -> Self {
+        Self {
+            signalled: true,
+            ip_csum: false,
+        }
+    }
+}
+
+impl SendFlags {
+    #[inline]
+    fn raw(self) -> i32 {
+        let mut flags = 0;
+        if self.signalled {
+            flags |= sys::ib_send_flags::IB_SEND_SIGNALED.0;
+        }
+        if self.ip_csum {
+            flags |= sys::ib_send_flags::IB_SEND_IP_CSUM.0;
+        }
+        flags
+    }
+}
+
+/// What one send needs until it completes.
+///
+/// # Invariants
+///
+/// `mapping` is empty or maps `payload`. Slots live in a ring that the queue pair keeps until it is
+/// destroyed, and the queue pair holds the device.
+struct Slot<P: Segments> {
+    payload: Option<P>,
+    ah: Option<RcuArc<Ah>>,
+    mapping: Mapping,
+}
+
+impl<P: Segments> Default for Slot<P> {
+    fn default() -> Self {
+        Self {
+            payload: None,
+            ah: None,
+            mapping: Mapping::default(),
+        }
+    }
+}
+
+impl<P: Segments> Slot<P> {
+    /// Empties the slot.
+    ///
+    /// # Safety
+    ///
+    /// The hardware must be done with the payload.
+    #[inline]
+    unsafe fn take(&mut self) -> Option<P> {
+        // SAFETY: By the safety requirement; the device is valid as the type invariants say.
+        unsafe { self.mapping.unmap() };
+        self.ah = None;
+        self.payload.take()
+    }
+}
+
+impl<P: Segments> Drop for Slot<P> {
+    fn drop(&mut self) {
+        // SAFETY: A slot is dropped with its ring, that is, not before the queue pair is destroyed,
+        // or if it was never linked to one.
+        drop(unsafe { self.take() });
+    }
+}
+
+impl<P: Segments + 'static> Kept for Ring<Slot<P>> {}
+
+/// Makes the two ends of a send queue of `slots` slots on `qp`; `slots` is a power of two and not
+/// more than the send requests the queue pair was created for. Sleeps.
+///
+/// The completions of `qp`'s send queue must all be given to the [`SendCompletions`]. Make one send
+/// queue per queue pair: the memory of each stays until the queue pair is destroyed.
+pub(crate) fn send_queue<P: Segments + 'static>(
+    qp: &Qp,
+    slots: usize,
+) -> Result<(SendQueue<P>, SendCompletions<P>)> {
+    let dma = DmaDevice::new(qp.device())?;
+    let (producer, consumer) = ring::<Slot<P>>(slots)?;
+    qp.keep(producer.storage())?;
+    let tag = WrTag::new();
+    let chain = KBox::new([sys::ib_ud_wr::default(); CHAIN], GFP_KERNEL)?;
+    // SAFETY: `KBox::into_raw` returns a valid, hence non-null pointer.
+    let chain = unsafe { NonNull::new_unchecked(KBox::into_raw(chain)) };
+    Ok((
+        // INVARIANT: The chain is empty and nothing was posted.
+        SendQueue {
+            ring: producer,
+            chain,
+            filled: 0,
+            broken: false,
+            posted: 0,
+            max_sges: qp.send_sge().min(MAX_SEGMENTS),
+            lkey: qp.pd().local_dma_lkey(),
+            dma,
+            tag,
+            qp: qp.clone(),
+        },
+        SendCompletions {
+            ring: consumer,
+            tag,
+            spurious: 0,
+            _qp: qp.clone(),
+        },
+    ))
+}
+
+/// The sending end. Used under the transmit lock of its queue; nothing here sleeps.
+///
+/// # Invariants
+///
+/// - The ring is kept by `qp`. Slots between its head and tail hold what a request refers to that
+///   was posted, or is in the chain, or failed to be posted.
+/// - `chain` is a box of ours; its first `filled` requests are linked, refer to the newest slots of
+///   the ring, and are not posted.
+/// - `posted` is what the last post returned.
+pub(crate) struct SendQueue<P: Segments + 'static> {
+    ring: Producer<Slot<P>>,
+    chain: NonNull<[sys::ib_ud_wr; CHAIN]>,
+    filled: usize,
+    broken: bool,
+    posted: u64,
+    max_sges: usize,
+    lkey: u32,
+    dma: DmaDevice,
+    tag: WrTag,
+    qp: Qp,
+}
+
+// SAFETY: The chain is a box that this value owns; everything else is `Send`.
+unsafe impl<P: Segments> Send for SendQueue<P> {}
+
+impl<P: Segments> SendQueue<P> {
+    /// Takes a payload for the queue pair `dst` behind `ah`, which checks `qkey` (host order; the
+    /// device puts its own key in if the top bit is set).
+    ///
+    /// It is mapped and put on the chain, to be posted by [`SendQueue::flush`] or when the chain is
+    /// full. A failure of that automatic post does not fail this call, it breaks the queue. On
+    /// failure the payload comes back as it was.
+    #[inline]
+    pub(crate) fn push(
+        &mut self,
+        ah: RcuArc<Ah>,
+        dst: Qpn,
+        qkey: u32,
+        payload: P,
+    ) -> Result<(), (SendError, P)> {
+        self.push_with(ah, dst, qkey, payload, SendFlags::default())
+    }
+
+    /// [`SendQueue::push`] with flags.
+    pub(crate) fn push_with(
+        &mut self,
+        ah: RcuArc<Ah>,
+        dst: Qpn,
+        qkey: u32,
+        payload: P,
+        flags: SendFlags,
+    ) -> Result<(), (SendError, P)> {
+        if self.broken {
+            return Err((SendError::Broken, payload));
+        }
+        if !ah.is_of(self.qp.pd().as_ptr()) {
+            return Err((SendError::WrongDomain, payload));
+        }
+        let Some((seq, slot)) = self.ring.reserve() else {
+            return Err((SendError::Full, payload));
+        };
+        // SAFETY: A free slot has an empty mapping. The payload moves into the slot and stays until
+        // the mapping is undone; the queue pair keeps slot and device.
+        let mapped = unsafe {
+            slot.mapping
+                .map(self.dma, self.lkey, self.max_sges, &payload)
+        };
+        if let Err(e) = mapped {
+            return Err((e.into(), payload));
+        }
+        let (sg_list, num_sge) = slot.mapping.list();
+        let raw_ah = ah.as_ptr();
+        slot.payload = Some(payload);
+        slot.ah = Some(ah);
+        self.ring.advance();
+
+        let chain = self.chain.as_ptr().cast::<sys::ib_ud_wr>();
+        // SAFETY: `filled` is below `CHAIN` here, since a full chain is flushed at once, so these
+        // are requests of the chain, which nobody else uses.
+        unsafe {
+            let wr = chain.add(self.filled);
+            (*wr).wr.next = null_mut();
+            (*wr).wr.__bindgen_anon_1.wr_id = self.tag.wr_id(seq);
+            (*wr).wr.sg_list = sg_list;
+            (*wr).wr.num_sge = num_sge;
+            (*wr).wr.opcode = sys::ib_wr_opcode::IB_WR_SEND;
+            (*wr).wr.send_flags = flags.raw();
+            (*wr).ah = raw_ah;
+            (*wr).remote_qpn = dst.get();
+            (*wr).remote_qkey = qkey;
+            if let Some(before) = self.filled.checked_sub(1) {
+                (*chain.add(before)).wr.next = &raw mut (*wr).wr;
+            }
+        }
+        // INVARIANT: One more request is linked, and refers to the newest slot.
+        self.filled = self.filled.wrapping_add(1);
+        if self.filled == CHAIN {
+            // A failure is remembered in `broken`.
+            let _ = self.flush();
+        }
+        Ok(())
+    }
+
+    /// Posts what is on the chain, with one call of the device driver.
+    ///
+    /// Fails if the queue is or becomes broken (`EIO`, or what the driver said). Then all payloads
+    /// stay in their slots, since it is not known which the hardware has, until
+    /// [`SendQueue::recover`] or the destruction of the queue pair.
+    #[inline]
+    pub(crate) fn flush(&mut self) -> Result {
+        if self.broken {
+            return Err(EIO);
+        }
+        if self.filled == 0 {
+            return Ok(());
+        }
+        // The consumer must know of the slots before a completion can arrive.
+        self.ring.publish();
+        let first = self.chain.as_ptr().cast::<sys::ib_ud_wr>();
+        // SAFETY: By the type invariants the chain is linked and its slots are kept by the queue
+        // pair; the address handles are of its domain, which `push` checked. Slots are emptied only
+        // by a completion, or by `recover`, which asks for a `QpReset` that covers this post.
+        let (result, posted) = unsafe { self.qp.post_send(&raw const (*first).wr) };
+        // INVARIANT: The chain is empty again.
+        self.posted = posted;
+        self.filled = 0;
+        self.broken = result.is_err();
+        result
+    }
+
+    /// Whether a post has failed since the last [`SendQueue::recover`].
+    #[inline]
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// Free slots; a completion may free more at any time.
+    #[inline]
+    pub(crate) fn free_slots(&mut self) -> usize {
+        self.ring.free()
+    }
+
+    /// Number of slots.
+    pub(crate) fn capacity(&self) -> usize {
+        self.ring.capacity()
+    }
+
+    /// Sends that are on the chain and not yet posted.
+    #[inline]
+    pub(crate) fn pending(&self) -> usize {
+        self.filled
+    }
+
+    /// Hands all unfinished payloads to `f` and makes the queue usable again.
+    ///
+    /// `done` must be the other end of this queue and `proof` of its queue pair (`EINVAL`). Fails
+    /// with `EAGAIN` if a post raced with the reset: reset again. Completions that are still in the
+    /// completion queue are recognised later and ignored.
+    pub(crate) fn recover(
+        &mut self,
+        done: &mut SendCompletions<P>,
+        proof: &QpReset<'_>,
+        mut f: impl FnMut(P),
+    ) -> Result {
+        if !self.ring.feeds(&done.ring) {
+            return Err(EINVAL);
+        }
+        proof.covers(&self.qp, self.posted)?;
+        // INVARIANT: The requests on the chain are dropped with their slots below.
+        self.filled = 0;
+        self.ring.publish();
+        while let Some((_, slot)) = done.ring.front() {
+            // SAFETY: The request was never posted, or the hardware has forgotten it, as the proof
+            // says.
+            if let Some(payload) = unsafe { slot.take() } {
+                f(payload);
+            }
+            done.ring.advance();
+        }
+        done.ring.publish();
+        self.broken = false;
+        Ok(())
+    }
+}
+
+impl<P: Segments> Drop for SendQueue<P> {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariants the box is ours; drivers do not refer to requests after a
+        // post.
+        drop(unsafe { KBox::from_raw(self.chain.as_ptr()) });
+    }
+}
+
+/// The completing end. Used in the poll; nothing here sleeps.
+pub(crate) struct SendCompletions<P: Segments + 'static> {
+    ring: Consumer<Slot<P>>,
+    tag: WrTag,
+    spurious: u64,
+    _qp: Qp,
+}
+
+impl<P: Segments> SendCompletions<P> {
+    /// Takes back the payload of the send that `wc` completes, and those of earlier sends without a
+    /// completion of their own. `f` gets each, and whether it was sent.
+    ///
+    /// Fails with `EINVAL`, and counts, if `wc` is not a completion of a send that is under way: of
+    /// a send from before a reset, or not of this queue.
+    #[inline]
+    pub(crate) fn complete(&mut self, wc: &Wc, mut f: impl FnMut(P, bool)) -> Result {
+        let ahead = match self.tag.distance(wc, self.ring.head()) {
+            Some(ahead) if self.ring.reaches(ahead) => ahead,
+            _ => {
+                self.spurious = self.spurious.wrapping_add(1);
+                return Err(EINVAL);
+            }
+        };
+        let success = wc.status().is_success();
+        for i in 0..=ahead {
+            if let Some((_, slot)) = self.ring.front() {
+                // SAFETY: Sends complete in the order in which they were posted, so the hardware is
+                // done with all up to this one.
+                if let Some(payload) = unsafe { slot.take() } {
+                    // A send that fails always completes, asked for or not, so the earlier ones
+                    // went well.
+                    f(payload, success || i != ahead);
+                }
+            }
+            self.ring.advance();
+        }
+        self.ring.publish();
+        Ok(())
+    }
+
+    /// Sends posted and not completed.
+    #[inline]
+    pub(crate) fn outstanding(&mut self) -> usize {
+        self.ring.len()
+    }
+
+    /// Number of slots.
+    pub(crate) fn capacity(&self) -> usize {
+        self.ring.capacity()
+    }
+
+    /// Completions that were refused.
+    pub(crate) fn spurious(&self) -> u64 {
+        self.spurious
+    }
+}

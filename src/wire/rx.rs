@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The checks on a received datagram: what is delivered, as what, and what is dropped for which reason.
+//!
+//! Runs once per packet in the receive poll, before anything is allocated.
+
+use super::encap::{self, EtherType};
+use super::gid::Gid;
+use super::grh::{self, NetworkHeader};
+use super::qpn::Qpn;
+
+/// Octets in front of the IP or ARP packet: global routing header and encapsulation header.
+pub const HEAD_LEN: usize = encap::GRH_LEN + encap::LEN;
+
+/// What the hardware reports about one received datagram.
+#[derive(Clone, Copy, Debug)]
+pub struct Completion<'a> {
+    /// `byte_len` of the completion, the 40 octets of the routing header included.
+    pub byte_len: u32,
+    /// Octets of the buffer that was posted.
+    pub buffer_len: u32,
+    /// What the first 40 octets of the buffer are.
+    pub network: NetworkHeader,
+    /// The start of the buffer, [`HEAD_LEN`] octets or more.
+    pub head: &'a [u8],
+    /// The sender's queue pair.
+    pub src_qp: Qpn,
+    /// The sender's local identifier; zero on RoCE.
+    pub slid: u32,
+}
+
+/// Who we are.
+#[derive(Clone, Copy, Debug)]
+pub struct Identity {
+    /// The GID of the interface, as in its hardware address.
+    pub gid: Gid,
+    /// The GID of the broadcast group.
+    pub broadcast: Gid,
+    /// The port's local identifier, if there is one and it is known.
+    pub lid: Option<u32>,
+    /// Accept unicast datagrams for any GID, not only our own (promiscuous interfaces).
+    pub any_destination: bool,
+}
+
+/// To whom a datagram was sent; decides `pkt_type` (RX-7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cast {
+    /// To us alone.
+    Host,
+    /// To the broadcast group.
+    Broadcast,
+    /// To another group. The comparison is on all 16 octets, so another partition's or scope's broadcast
+    /// group counts as multicast.
+    Multicast,
+}
+
+/// A datagram to deliver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// The ethertype; any value of the ethertype range, as in-tree (RX-10).
+    pub ethertype: EtherType,
+    /// Where the IP or ARP packet starts in the buffer, in octets.
+    pub payload_offset: u32,
+    /// Its length in octets, at least 1.
+    pub payload_len: u32,
+    /// To whom it was sent.
+    pub cast: Cast,
+    /// The sender's GID, where a header carried it.
+    pub source: Option<Gid>,
+}
+
+/// Why a received datagram was not delivered. Each reason has its own counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum RxDrop {
+    /// Shorter than routing header and encapsulation header together (RX-6).
+    TooShort,
+    /// Reported as longer than its buffer.
+    TooLong,
+    /// Nothing after the encapsulation header.
+    Empty,
+    /// Sent by one of our own queue pairs and looped back (RX-8).
+    OwnEcho,
+    /// The IP header in place of the routing header has the wrong version.
+    BadGrh,
+    /// Unicast to a GID that is not ours.
+    WrongGid,
+    /// The type field is below the range of ethertypes.
+    BadEtherType,
+    /// No memory for a replacement buffer; the old one was posted again (RX-4).
+    NoMemory,
+    /// The completion had an error status other than a flush.
+    CompletionError,
+    /// The completion named no slot of the ring (RX-5).
+    BadCompletion,
+}
+
+impl RxDrop {
+    /// Number of reasons; every [`RxDrop::index`] is below it.
+    pub const COUNT: usize = 10;
+
+    /// All reasons in index order.
+    pub const ALL: [Self; Self::COUNT] = [
+        Self::TooShort,
+        Self::TooLong,
+        Self::Empty,
+        Self::OwnEcho,
+        Self::BadGrh,
+        Self::WrongGid,
+        Self::BadEtherType,
+        Self::NoMemory,
+        Self::CompletionError,
+        Self::BadCompletion,
+    ];
+
+    /// The reason's place in an array of counters.
+    #[inline]
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+
+    /// The counter's name in `ethtool -S`: lower case, no prefix.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::TooShort => "too_short",
+            Self::TooLong => "too_long",
+            Self::Empty => "empty",
+            Self::OwnEcho => "own_echo",
+            Self::BadGrh => "bad_grh",
+            Self::WrongGid => "wrong_gid",
+            Self::BadEtherType => "bad_ethertype",
+            Self::NoMemory => "no_memory",
+            Self::CompletionError => "completion_error",
+            Self::BadCompletion => "bad_completion",
+        }
+    }
+
+    /// Whether the drop counts in the interface's `rx_dropped`. Our own echo does not: nobody lost anything
+    /// (RX-8).
+    pub const fn is_loss(self) -> bool {
+        !matches!(self, Self::OwnEcho)
+    }
+}
+
+/// Whether a datagram came from ourselves, given that one of our queue pairs is its source.
+///
+/// With a routing header the GID decides. The local identifier is then not asked: a cached one may be stale,
+/// and would let our own neighbour solicitations through as duplicates (TRAP-44); and ports that share a
+/// local identifier differ in the GID. Without a routing header only the local identifier is left.
+#[inline]
+fn is_own(rx: &Completion<'_>, me: &Identity, route: Option<&grh::Route>) -> bool {
+    match (route, rx.network) {
+        (Some(route), NetworkHeader::Ipv4 | NetworkHeader::Ipv6) => route.source == me.gid,
+        (Some(route), _) => route.source.same_interface(&me.gid),
+        (None, _) => me.lid == Some(rx.slid),
+    }
+}
+
+/// Whether a unicast datagram that names a destination GID is for us. On InfiniBand the subnet prefix is not
+/// compared: the default prefix stays valid beside the assigned one, and peers may still hold an older one.
+#[inline]
+fn is_for_us(rx: &Completion<'_>, me: &Identity, destination: &Gid) -> bool {
+    match rx.network {
+        NetworkHeader::Ipv4 | NetworkHeader::Ipv6 => *destination == me.gid,
+        NetworkHeader::None | NetworkHeader::Grh => destination.same_interface(&me.gid),
+    }
+}
+
+/// Checks a successfully received datagram and tells what to do with it.
+///
+/// `is_own_qpn` says whether a queue pair is one of the interface's own.
+#[inline]
+pub fn classify(
+    rx: &Completion<'_>,
+    me: &Identity,
+    is_own_qpn: impl FnOnce(Qpn) -> bool,
+) -> Result<Frame, RxDrop> {
+    if rx.byte_len > rx.buffer_len {
+        return Err(RxDrop::TooLong);
+    }
+    let payload_len = rx
+        .byte_len
+        .checked_sub(HEAD_LEN as u32)
+        .ok_or(RxDrop::TooShort)?;
+    let encap_bytes = rx.head.get(encap::GRH_LEN..).ok_or(RxDrop::TooShort)?;
+    let ethertype = encap::parse(encap_bytes).ok_or(RxDrop::TooShort)?;
+    let route = grh::route(rx.network, rx.head).map_err(|error| match error {
+        grh::RouteError::Short => RxDrop::TooShort,
+        grh::RouteError::Version => RxDrop::BadGrh,
+    })?;
+
+    if is_own_qpn(rx.src_qp) && is_own(rx, me, route.as_ref()) {
+        return Err(RxDrop::OwnEcho);
+    }
+    let cast = match route {
+        Some(route) if route.destination == me.broadcast => Cast::Broadcast,
+        Some(route) if route.destination.is_multicast() => Cast::Multicast,
+        Some(route) if !me.any_destination && !is_for_us(rx, me, &route.destination) => {
+            return Err(RxDrop::WrongGid);
+        }
+        _ => Cast::Host,
+    };
+    if !ethertype.is_ethertype() {
+        return Err(RxDrop::BadEtherType);
+    }
+    if payload_len == 0 {
+        return Err(RxDrop::Empty);
+    }
+    Ok(Frame {
+        ethertype,
+        payload_offset: HEAD_LEN as u32,
+        payload_len,
+        cast,
+        source: route.map(|route| route.source),
+    })
+}

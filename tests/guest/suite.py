@@ -1,0 +1,88 @@
+"""The suites of guest tests: one file per suite in suites/, one boot per suite.
+
+    suite.py --list [NAME]     one line per suite: name, time limit, runner options (shell-quoted)
+    suite.py --files NAME      the suite's test files
+    suite.py --count NAME DIR  "passed failed" from what the guest left in DIR, complaints on stderr
+
+A suite file (TOML) has: fabric, driver (as for `scripts/guest run`), tests (files of this folder), and may
+have: param, smp, mem, timeout (seconds), allow_log (list of expressions), plain (true), kernel.
+"""
+
+import pathlib
+import shlex
+import sys
+import tomllib
+
+HERE = pathlib.Path(__file__).parent
+KNOWN = {"fabric", "driver", "tests", "param", "smp", "mem", "timeout", "allow_log", "plain", "kernel", "about"}
+
+
+def load(name):
+    path = HERE / "suites" / f"{name}.toml"
+    if not path.is_file():
+        sys.exit(f"there is no suite '{name}'; suites: {' '.join(names())}")
+    suite = tomllib.loads(path.read_text())
+    unknown = set(suite) - KNOWN
+    missing = {"fabric", "driver", "tests"} - set(suite)
+    if unknown or missing:
+        sys.exit(f"{path}: unknown keys {sorted(unknown)}, missing keys {sorted(missing)}")
+    for f in suite["tests"]:
+        if not (HERE / f).is_file():
+            sys.exit(f"{path}: there is no {f}")
+    return suite
+
+
+def names():
+    return sorted(p.stem for p in (HERE / "suites").glob("*.toml"))
+
+
+def options(suite):
+    args = ["--fabric", suite["fabric"], "--driver", suite["driver"], "--timeout", str(suite.get("timeout", 900))]
+    for key in ("param", "smp", "mem", "kernel"):
+        if key in suite:
+            args += [f"--{key}", str(suite[key])]
+    for expression in suite.get("allow_log", []):
+        args += ["--allow-log", expression]
+    if suite.get("plain"):
+        args.append("--plain")
+    return args
+
+
+def lines(path):
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def count(folder):
+    """(passed, failed, complaints). A test without a result counts as failed, and so does a skipped one:
+    a suite names only tests that must run on its fabric."""
+    collected = lines(folder / "collected")
+    results = dict(reversed(line.split(" ", 1)) for line in lines(folder / "results"))
+    complaints = []
+    if not collected:
+        complaints.append("no test was collected")
+    for test in collected:
+        result = results.get(test, "no result")
+        if result != "passed":
+            complaints.append(f"{result}: {test}")
+    return len(collected) - len(complaints) if collected else 0, len(complaints), complaints
+
+
+def main():
+    match sys.argv[1:]:
+        case ["--list", *which]:
+            # One argument may hold several names: `make test SUITE="x y"`.
+            for name in [n for w in which for n in w.split()] or names():
+                print(name, shlex.join(options(load(name))))
+        case ["--files", name]:
+            print("\n".join(load(name)["tests"]))
+        case ["--count", name, folder]:
+            passed, failed, complaints = count(pathlib.Path(folder))
+            for c in complaints:
+                print(f"{name}: {c}", file=sys.stderr)
+            print(passed, failed)
+        case _:
+            sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The queue machine under arbitrary events; its world checks every step.
+
+#![no_main]
+
+use ipoib_model::queue::{Op, World};
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    let mut world = World::new(1);
+    for operation in data.chunks_exact(2) {
+        world.apply(Op::decode(operation[0], operation[1]));
+    }
+    world.finish();
+});

@@ -1,0 +1,371 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The small policies: time, back-off, admission, pending budget, ageing, carrier and MTU.
+
+use ipoib_host::control::actions::Actions;
+use ipoib_host::control::admission::QueryCap;
+use ipoib_host::control::ageing::{Ageing, DEFAULT_INTERVAL};
+use ipoib_host::control::backoff::{Backoff, Config};
+use ipoib_host::control::pending::{Budget, Limits};
+use ipoib_host::control::port::{Action, Event, Port};
+use ipoib_host::control::reason::TxDrop;
+use ipoib_host::control::seq::Seq;
+use ipoib_host::control::time::Millis;
+use ipoib_host::wire::mtu::MtuError;
+use proptest::prelude::*;
+
+#[test]
+fn time_saturates() {
+    assert_eq!(Millis::NEVER.saturating_add(Millis(1)), Millis::NEVER);
+    assert_eq!(Millis(3).saturating_sub(Millis(5)), Millis::ZERO);
+    assert_eq!(Millis::from_secs(u64::MAX), Millis::NEVER);
+    assert!(Millis(5).reached(Millis(5)) && !Millis(5).reached(Millis(4)));
+    let (a, b) = (Some(Millis(1)), Some(Millis(2)));
+    assert_eq!(Millis::earliest(a, b), a);
+    assert_eq!(Millis::earliest(b, a), a);
+    assert_eq!(Millis::earliest(None, b), b);
+    assert_eq!(Millis::earliest(None, None), None);
+}
+
+#[test]
+fn backoff_doubles_to_its_cap() {
+    let config = Config::new(1000, 16000);
+    let mut backoff = Backoff::new();
+    let longest: Vec<_> = (0..7).map(|_| backoff.next(&config, u32::MAX).0).collect();
+    assert_eq!(longest, [1000, 2000, 4000, 8000, 16000, 16000, 16000]);
+    assert_eq!(backoff.attempts(), 7);
+    backoff.reset();
+    let shortest: Vec<_> = (0..6).map(|_| backoff.next(&config, 0).0).collect();
+    assert_eq!(shortest, [500, 1000, 2000, 4000, 8000, 8000]);
+}
+
+#[test]
+fn backoff_bad_configurations() {
+    assert_eq!(Backoff::new().next(&Config::new(0, 0), 0), Millis(1));
+    assert_eq!(
+        Backoff::new().next(&Config::new(50, 10), u32::MAX),
+        Millis(50)
+    );
+    assert_eq!(Config::new(50, 10).cap(), Millis(50));
+}
+
+#[test]
+fn jitter_spreads_equal_nodes() {
+    // 1000 nodes that fail at the same moment: no more than 5 % retry in any of 40 slices of the delay.
+    let config = Config::new(4000, 16000);
+    let mut slices = [0u32; 40];
+    for node in 0..1000 {
+        let mut seq = Seq::new(node);
+        let delay = Backoff::new().next(&config, seq.random()).0;
+        slices[((delay - 2000) / 51) as usize] += 1;
+    }
+    assert!(slices.iter().all(|&n| n <= 50), "{slices:?}");
+}
+
+#[test]
+fn ids_are_unique_and_not_zero() {
+    let mut seq = Seq::new(0);
+    let ids: Vec<_> = (0..100).map(|_| seq.id()).collect();
+    assert!(ids.windows(2).all(|pair| pair[0] < pair[1]) && ids[0] > 0);
+}
+
+#[test]
+fn query_cap() {
+    let mut cap = QueryCap::new(2);
+    assert!(cap.try_acquire() && cap.try_acquire());
+    assert!(!cap.try_acquire());
+    assert_eq!((cap.free(), cap.outstanding()), (0, 2));
+    cap.release();
+    assert!(cap.try_acquire() && !cap.try_acquire());
+    // A release too many does not open a hole.
+    let mut cap = QueryCap::new(0);
+    cap.release();
+    assert!(cap.try_acquire() && !cap.try_acquire());
+}
+
+#[test]
+fn budget_takes_the_burst() {
+    // B50: 100 packets of the largest datagram.
+    let mut budget = Budget::new(Limits::DESTINATION);
+    for _ in 0..100 {
+        assert!(budget.admit(4092 + 24));
+    }
+    let small = (0..).take_while(|_| budget.admit(1)).count();
+    assert_eq!(small, 156);
+}
+
+#[test]
+fn budget_bounds() {
+    let mut budget = Budget::new(Limits {
+        packets: 3,
+        bytes: 100,
+    });
+    assert!(budget.admit(60) && !budget.admit(41) && budget.admit(40));
+    assert_eq!((budget.packets(), budget.bytes()), (2, 100));
+    assert!(!budget.admit(u32::MAX), "no overflow");
+    budget.release(60);
+    assert!(budget.admit(1) && budget.admit(1) && !budget.admit(0));
+    budget.clear();
+    assert!(budget.is_empty());
+}
+
+#[test]
+fn ageing_rule() {
+    // NB-4: unused for more than two intervals.
+    let ageing = Ageing::default();
+    assert_eq!(ageing.idle_limit(), Millis::from_secs(60));
+    assert_eq!(
+        ageing.next_pass(Millis(5)),
+        Millis(5).saturating_add(DEFAULT_INTERVAL)
+    );
+    let used = Millis(1000);
+    assert!(!ageing.expired(used, Millis(61_000), false));
+    assert!(ageing.expired(used, Millis(61_001), false));
+    assert!(!ageing.expired(used, Millis(61_001), true));
+    assert!(!ageing.expired(used, Millis(0), false), "clock behind");
+    assert!(ageing.path_expired(used, Millis(61_001), 0, false));
+    assert!(!ageing.path_expired(used, Millis(61_001), 1, false));
+    assert_eq!(Ageing::new(Millis::ZERO).idle_limit(), Millis(2000));
+}
+
+#[test]
+fn reasons_are_a_dense_table() {
+    let mut names = TxDrop::ALL.map(TxDrop::name).to_vec();
+    for (index, reason) in TxDrop::ALL.into_iter().enumerate() {
+        assert_eq!(reason.index(), index);
+    }
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), TxDrop::COUNT);
+}
+
+#[test]
+fn action_list_is_empty_at_first() {
+    let list = Actions::<u8, 2>::new();
+    assert_eq!(
+        (list.is_empty(), list.len(), list.overflowed()),
+        (true, 0, false)
+    );
+    assert_eq!(list.into_iter().count(), 0);
+}
+
+/// Brings a port up on a fabric whose broadcast group has the MTU given.
+fn running(limit: u32, group: u32) -> Port {
+    let mut port = Port::new(limit);
+    for event in [Event::Admin(true), Event::Active(true), Event::PKey(true)] {
+        assert!(port.step(event).is_empty());
+    }
+    let actions: Vec<_> = port
+        .step(Event::BroadcastJoined { ib_mtu: group })
+        .into_iter()
+        .collect();
+    assert_eq!(actions.last(), Some(&Action::CarrierOn));
+    port
+}
+
+#[test]
+fn carrier_needs_all() {
+    let off = [
+        Event::Admin(false),
+        Event::Active(false),
+        Event::PKey(false),
+        Event::BroadcastLost,
+    ];
+    let on = [
+        Event::Admin(true),
+        Event::Active(true),
+        Event::PKey(true),
+        Event::BroadcastJoined { ib_mtu: 4096 },
+    ];
+    for (off, on) in off.into_iter().zip(on) {
+        let mut port = running(4096, 4096);
+        assert!(port.carrier());
+        let actions: Vec<_> = port.step(off).into_iter().collect();
+        assert_eq!(actions, [Action::CarrierOff]);
+        assert!(port.step(off).is_empty(), "only once");
+        let actions: Vec<_> = port.step(on).into_iter().collect();
+        assert_eq!(actions, [Action::CarrierOn]);
+    }
+}
+
+#[test]
+fn mtu_comes_before_carrier() {
+    let mut port = Port::new(4096);
+    for event in [Event::Admin(true), Event::Active(true), Event::PKey(true)] {
+        port.step(event);
+    }
+    let actions: Vec<_> = port
+        .step(Event::BroadcastJoined { ib_mtu: 2048 })
+        .into_iter()
+        .collect();
+    assert_eq!(actions, [Action::SetMtu(2044), Action::CarrierOn]);
+    // What the stack then asks for.
+    assert_eq!(port.request_mtu(2044), Ok(2044));
+}
+
+#[test]
+fn admin_mtu() {
+    // NET-18: up to the port's limit accepted, capped by the group.
+    let mut port = running(4096, 2048);
+    assert_eq!(port.request_mtu(4092), Ok(2044));
+    assert_eq!(port.request_mtu(1500), Ok(1500));
+    assert_eq!(port.request_mtu(4093), Err(MtuError::TooLarge(4092)));
+    assert_eq!(port.request_mtu(71), Err(MtuError::TooSmall(72)));
+    assert_eq!(port.effective(), 1500, "a refused request changes nothing");
+    assert_eq!(port.group_limit(), 2044);
+}
+
+#[test]
+fn mtu_follows_the_group() {
+    // NET-20: an MTU equal to the group's follows it, another one stays.
+    let mut port = running(4096, 2048);
+    assert_eq!(port.request_mtu(2044), Ok(2044));
+    let actions: Vec<_> = port
+        .step(Event::BroadcastJoined { ib_mtu: 4096 })
+        .into_iter()
+        .collect();
+    assert_eq!(actions, [Action::SetMtu(4092)]);
+    assert_eq!(port.request_mtu(1500), Ok(1500));
+    assert!(port
+        .step(Event::BroadcastJoined { ib_mtu: 2048 })
+        .is_empty());
+    assert_eq!(port.effective(), 1500);
+    let actions: Vec<_> = port
+        .step(Event::BroadcastJoined { ib_mtu: 1024 })
+        .into_iter()
+        .collect();
+    assert_eq!(actions, [Action::SetMtu(1020)]);
+}
+
+#[test]
+fn mtu_of_the_port_changes() {
+    // RoCE: the network interface underneath changes its MTU and back.
+    let mut port = running(4096, 4096);
+    let mut seen = Vec::new();
+    for ib_mtu in [1024, 4096] {
+        for event in [Event::Limit { ib_mtu }, Event::BroadcastJoined { ib_mtu }] {
+            for action in port.step(event) {
+                if let Action::SetMtu(mtu) = action {
+                    assert_eq!(port.request_mtu(mtu), Ok(mtu));
+                    seen.push(mtu);
+                }
+            }
+        }
+    }
+    assert_eq!(seen, [1020, 4092]);
+    assert!(port.carrier());
+}
+
+fn port_event() -> impl Strategy<Value = Event> {
+    let mtu = (8u32..13).prop_map(|bits| 1 << bits);
+    prop_oneof![
+        any::<bool>().prop_map(Event::Admin),
+        any::<bool>().prop_map(Event::Active),
+        any::<bool>().prop_map(Event::PKey),
+        Just(Event::BroadcastLost),
+        mtu.clone()
+            .prop_map(|ib_mtu| Event::BroadcastJoined { ib_mtu }),
+        mtu.prop_map(|ib_mtu| Event::Limit { ib_mtu }),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn backoff_stays_in_its_bounds(
+        base in 0u32..100_000,
+        cap in 0u32..100_000,
+        draws in proptest::collection::vec(any::<u32>(), 1..80),
+    ) {
+        let config = Config::new(base, cap);
+        let mut backoff = Backoff::new();
+        for (n, draw) in draws.into_iter().enumerate() {
+            let full = (u128::from(base.max(1)) << n).min(u128::from(config.cap().0));
+            let delay = u128::from(backoff.next(&config, draw).0);
+            prop_assert!(delay >= full.div_ceil(2) && delay <= full.max(1), "{n}: {delay} of {full}");
+        }
+    }
+
+    /// The budget equals a list of what was admitted and not released.
+    #[test]
+    fn budget_is_exact(operations in proptest::collection::vec((any::<bool>(), 0u32..500), 0..200)) {
+        let limits = Limits { packets: 20, bytes: 3000 };
+        let mut budget = Budget::new(limits);
+        let mut all = Budget::new(Limits { packets: 1000, bytes: 1 << 20 });
+        let mut model: Vec<u32> = Vec::new();
+        prop_assert!(all.admit(77));
+        for (admit, len) in operations {
+            if admit {
+                let fits = model.len() < 20 && model.iter().sum::<u32>() + len <= 3000;
+                prop_assert_eq!(budget.admit(len), fits);
+                if fits {
+                    model.push(len);
+                    prop_assert!(all.admit(len));
+                }
+            } else if !model.is_empty() {
+                let len = model.remove(len as usize % model.len());
+                budget.release(len);
+                all.release(len);
+            }
+            prop_assert_eq!(budget.packets() as usize, model.len());
+            prop_assert_eq!(budget.bytes(), model.iter().sum::<u32>());
+        }
+        all.release_all(&budget);
+        prop_assert_eq!((all.packets(), all.bytes()), (1, 77));
+    }
+
+    /// Whatever happens, the carrier is what the four conditions say, it is told only when it changes, and
+    /// the interface's MTU is never above what group and port allow.
+    #[test]
+    fn port_model(events in proptest::collection::vec((port_event(), 60u32..4200), 0..60)) {
+        let mut port = Port::new(2048);
+        let (mut admin, mut active, mut pkey, mut joined, mut carrier) =
+            (false, false, false, false, false);
+        let (mut limit, mut group, mut netdev) = (2044, 2044, 2044);
+        for (event, request) in events {
+            match event {
+                Event::Admin(on) => admin = on,
+                Event::Active(on) => active = on,
+                Event::PKey(on) => pkey = on,
+                Event::BroadcastLost => joined = false,
+                Event::BroadcastJoined { ib_mtu } => {
+                    joined = true;
+                    group = ib_mtu - 4;
+                }
+                Event::Limit { ib_mtu } => limit = ib_mtu - 4,
+            }
+            let actions = port.step(event);
+            prop_assert!(!actions.overflowed());
+            for action in actions {
+                match action {
+                    Action::CarrierOn => {
+                        prop_assert!(!carrier);
+                        carrier = true;
+                    }
+                    Action::CarrierOff => {
+                        prop_assert!(carrier);
+                        carrier = false;
+                    }
+                    Action::SetMtu(mtu) => {
+                        prop_assert_ne!(mtu, netdev);
+                        netdev = port.request_mtu(mtu).expect("own choice is acceptable");
+                        prop_assert_eq!(netdev, mtu);
+                    }
+                }
+            }
+            prop_assert_eq!(carrier, admin && active && pkey && joined);
+            prop_assert_eq!(port.may_join(), admin && active && pkey);
+            if request % 3 == 0 {
+                match port.request_mtu(request) {
+                    Ok(mtu) => {
+                        prop_assert!((72..=limit).contains(&request));
+                        prop_assert_eq!(mtu, request.min(group));
+                        netdev = mtu;
+                    }
+                    Err(_) => prop_assert!(!(72..=limit).contains(&request)),
+                }
+            }
+            prop_assert_eq!(netdev, port.effective());
+            prop_assert!(netdev <= limit && netdev <= group);
+        }
+    }
+}
