@@ -242,6 +242,7 @@ static const struct {
 	{ "fail", vib_cmd_fail },
 	{ "ring", vib_cmd_ring },
 	{ "strict", vib_cmd_strict },
+	{ "bench", vib_cmd_bench },
 };
 
 /* Run one command. @line is cut to pieces. Process context. */

@@ -24,6 +24,10 @@ int vib_cmd_port(struct vib_cmd *c);
 int vib_cmd_hca(struct vib_cmd *c);
 int vib_cmd_qp(struct vib_cmd *c);
 
+/* bench.c */
+int vib_cmd_bench(struct vib_cmd *c);
+const char *vib_bench_text(void);
+
 /* cmd_sa.c */
 int vib_cmd_sa(struct vib_cmd *c);
 int vib_cmd_sm(struct vib_cmd *c);

@@ -159,6 +159,13 @@ static int vib_strict_show(struct seq_file *s, void *unused)
 	return 0;
 }
 DEFINE_SHOW_ATTRIBUTE(vib_strict);
+
+static int vib_bench_show(struct seq_file *s, void *unused)
+{
+	seq_puts(s, vib_bench_text());
+	return 0;
+}
+DEFINE_SHOW_ATTRIBUTE(vib_bench);
 DEFINE_SHOW_ATTRIBUTE(vib_rules);
 DEFINE_SHOW_ATTRIBUTE(vib_ring);
 
@@ -216,6 +223,7 @@ void vib_dbg_init(void)
 	debugfs_create_file("rules", 0400, vib_dir, NULL, &vib_rules_fops);
 	debugfs_create_file("strict", 0400, vib_dir, NULL, &vib_strict_fops);
 	debugfs_create_file("ring", 0400, vib_dir, NULL, &vib_ring_fops);
+	debugfs_create_file("bench", 0400, vib_dir, NULL, &vib_bench_fops);
 	debugfs_create_file("pcap", 0400, vib_dir, NULL, &vib_pcap_fops);
 }
 

@@ -428,7 +428,7 @@ void vib_hca_remove(struct vib_hca *hca)
 
 		if (!n)
 			continue;
-		pr_err("vibfab: LEAK: %d %s left on HCA %u\n", n,
+		pr_err("vibfab: leak: %d %s left on HCA %u\n", n,
 		       vib_obj_name[i], hca->index);
 		atomic_add(n, &vib_fab.strict[VIB_S_LEAK]);
 		leak = true;

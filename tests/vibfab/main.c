@@ -34,7 +34,7 @@ struct vib_params vib_par = {
 	.hcas = 2, .ports = 2, .mtu = 4096, .pkeys = 16, .gids = 8,
 	.vectors = 4, .max_send_sge = 20, .max_recv_sge = 20,
 	.max_srq_sge = 20, .max_wr = 16384, .max_cqe = 1 << 20, .srq = true,
-	.block_loopback = true, .mcast_self = true, .csum_fill = true,
+	.mcast_self = true, .csum_fill = true,
 	.strict = 1, .seed = 1,
 };
 

@@ -155,6 +155,9 @@ static void vib_sa_answer(struct vib_sa_req *r)
 		st = vib_sa.reject_status;
 	else
 		st = vib_sa_dispatch(r);
+	/* a Set is answered by a GetResp too */
+	if (h->method == IB_MGMT_METHOD_SET)
+		h->method = IB_MGMT_METHOD_GET;
 	h->method |= IB_MGMT_METHOD_RESP;
 	h->status = cpu_to_be16(st);
 	r->mad.sa_hdr.attr_offset = 0;

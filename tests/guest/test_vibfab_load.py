@@ -1,0 +1,88 @@
+"""The fabric module itself: loading, plugging, parameters. Driver: none; clients: all of the RDMA core."""
+
+import pytest
+
+import net
+import vibfab
+
+MODULE = "/src/build/stock-vibfab/vibfab.ko"
+
+
+@pytest.fixture(autouse=True)
+def loaded():
+    """Whatever a test does to the module, the next one finds it loaded with its defaults."""
+    yield
+    net.run(["rmmod", "vibfab"], check=False)
+    net.run(["insmod", MODULE])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def clients():
+    """All clients of IB devices there are, the in-tree driver included."""
+    net.run(["rm", "-f", "/etc/modprobe.d/no-ib-ipoib.conf"])
+    for m in ("ib_umad", "ib_uverbs", "rdma_cm", "rdma_ucm", "ib_ipoib", "ib_srp", "ib_iser", "rds_rdma"):
+        net.run(["modprobe", m], check=False)
+    yield
+    net.run(["rmmod", "vibfab"])
+    for m in ("rds_rdma", "ib_iser", "ib_srp", "ib_ipoib"):
+        net.run(["rmmod", m], check=False)
+    net.run(["insmod", MODULE])
+
+
+def reload(*params):
+    net.run(["rmmod", "vibfab"])
+    return net.run(["insmod", MODULE, *params], check=False)
+
+
+def test_a_hundred_loads_leave_a_clean_log():
+    for _ in range(100):
+        assert reload().returncode == 0
+    assert vibfab.kernel_log(r"vibfab: (leak|STRICT)|WARNING|BUG|[Rr]estrack") == []
+
+
+def test_hot_remove_and_hot_add():
+    for _ in range(10):
+        vibfab.ctl("hca vib1 remove")
+        assert vibfab.hca("vib1") is None and vibfab.hca("vib0") is not None
+        vibfab.ctl("hca vib1 add")
+        assert vibfab.hca("vib1") is not None
+    assert vibfab.strict() == {}
+
+
+def test_sixty_four_ports():
+    assert reload("hcas=32", "ports=2").returncode == 0
+    ports = vibfab.ports()
+    assert len(ports) == 64 and {p["state"] for p in ports} == {vibfab.ACTIVE}
+    assert len({p["lid"] for p in ports}) == 64 and len({p["guid"] for p in ports}) == 64
+
+
+def test_sizes_by_parameter():
+    assert reload("hcas=1", "ports=1", "mtu=2048", "pkeys=40", "gids=33", "vectors=7", "max_send_sge=5",
+                  "partition=0xffff,0x8123", "seed=99", "lmc=2").returncode == 0
+    sysfs = "/sys/class/infiniband/vib0/ports/1"
+    assert len(net.run(["ls", f"{sysfs}/pkeys"]).stdout.split()) == 40
+    assert len(net.run(["ls", f"{sysfs}/gids"]).stdout.split()) == 33
+    assert net.run(["cat", f"{sysfs}/pkeys/1"]).stdout.strip() == "0x8123"
+    port = vibfab.port("vib0/1")
+    assert port["mtu"] == 2048 and port["lmc"] == 2 and port["lid"] % 4 == 0
+
+
+def test_the_seed_decides_the_guids():
+    reload("seed=5")
+    first = [p["guid"] for p in vibfab.ports()]
+    reload("seed=6")
+    other = [p["guid"] for p in vibfab.ports()]
+    reload("seed=5")
+    assert [p["guid"] for p in vibfab.ports()] == first != other
+
+
+@pytest.mark.parametrize("bad", ["hcas=0", "hcas=9 ports=8", "mtu=1500", "pkeys=0", "gids=1000", "comp=never",
+                                 "dma=maybe", "sm=other", "max_send_sge=33", "vectors=0", "far=60000"])
+def test_bad_parameters_are_refused(bad):
+    assert reload(*bad.split()).returncode != 0
+    net.run(["insmod", MODULE])
+
+
+def test_commands_at_load():
+    assert reload('cmd=port vib0/1 down noevent; sa slow 10').returncode == 0
+    assert vibfab.port("vib0/1")["link"] == 0 and vibfab.sa()["slow_ms"] == 10
