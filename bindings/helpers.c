@@ -264,9 +264,24 @@ void ipoib_h_consume_skb_any(struct sk_buff *skb)
 	dev_consume_skb_any(skb);
 }
 
-void *ipoib_h_kmalloc_rx(size_t size)
+struct page *ipoib_h_alloc_rx_page(void)
 {
-	return kmalloc(size, GFP_ATOMIC | __GFP_NOWARN);
+	return dev_alloc_page();
+}
+
+void *ipoib_h_page_address(struct page *page)
+{
+	return page_address(page);
+}
+
+void ipoib_h_put_page(struct page *page)
+{
+	put_page(page);
+}
+
+void ipoib_h_skb_add_rx_page(struct sk_buff *skb, struct page *page, unsigned int len)
+{
+	skb_add_rx_frag(skb, 0, page, 0, len, PAGE_SIZE);
 }
 
 void ipoib_h_prefetch(const void *addr)

@@ -68,7 +68,10 @@ void ipoib_h_skb_tx_timestamp(struct sk_buff *skb);
 int ipoib_h_dev_queue_xmit(struct sk_buff *skb);
 void ipoib_h_kfree_skb_any(struct sk_buff *skb);
 void ipoib_h_consume_skb_any(struct sk_buff *skb);
-void *ipoib_h_kmalloc_rx(size_t size);
+struct page *ipoib_h_alloc_rx_page(void);
+void *ipoib_h_page_address(struct page *page);
+void ipoib_h_put_page(struct page *page);
+void ipoib_h_skb_add_rx_page(struct sk_buff *skb, struct page *page, unsigned int len);
 void ipoib_h_prefetch(const void *addr);
 
 /* locks, time, RCU */

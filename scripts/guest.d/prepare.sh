@@ -33,9 +33,9 @@ try() {
 
 # wait_for WHAT CMD...: polls until the command succeeds.
 wait_for() {
-    local what=$1 i
+    local what=$1 end=$((SECONDS + PREPARE_SECONDS))
     shift
-    for ((i = 0; i < PREPARE_SECONDS * 20; i++)); do
+    while ((SECONDS < end)); do
         "$@" >/dev/null 2>&1 && return
         sleep 0.05
     done
@@ -139,6 +139,23 @@ side_up() {
     try "up ${!name}" ip -n "$ns" link set "${!name}" up
 }
 
+# What a person wants to see when the preparation has failed.
+prepare_state() {
+    local ns f
+    rdma link
+    ip -s -d link
+    ip addr
+    for ns in $NS_A $NS_B; do
+        echo "== namespace $ns"
+        ip -n "$ns" -s -d link
+        ip -n "$ns" addr
+        ip -n "$ns" neigh
+    done
+    for f in /sys/kernel/debug/ipoib_rs/*; do
+        [ ! -f "$f" ] || { echo "== $f"; timeout 5 cat "$f"; }
+    done
+}
+
 carrier() { [ "$(ip netns exec "$1" cat "/sys/class/net/$2/carrier" 2>/dev/null)" = 1 ]; }
 
 # ifaces_up [DRIVER]: both sides, then waits until they reach each other.
@@ -167,11 +184,25 @@ prepare_export() {
     export NS_A NS_B IF_A IF_B IP4_A IP4_B IP6_A IP6_B PORT_A PORT_B FABRIC_PARAMS
 }
 
-# bounded WHAT CMD...: like try, with a time limit.
+# bounded WHAT CMD...: like try, with a time limit. A command that hangs in the kernel cannot be killed: it
+# is left behind, and the kernel log gets the stacks of all that is blocked.
 bounded() {
-    local what=$1
+    local what=$1 end=$((SECONDS + PREPARE_SECONDS)) out pid
     shift
-    try "$what" timeout -k 5 "$PREPARE_SECONDS" "$@"
+    out=$(mktemp)
+    echo "guest: $what" >/dev/kmsg
+    "$@" >"$out" 2>&1 &
+    pid=$!
+    while kill -0 $pid 2>/dev/null; do
+        if ((SECONDS >= end)); then
+            kill -KILL $pid
+            echo w >/proc/sysrq-trigger
+            bad "$what: does not end"
+            return
+        fi
+        sleep 0.05
+    done
+    wait $pid || bad "$what: $(cat "$out")"
 }
 
 ifaces_down() {

@@ -262,7 +262,9 @@ def verdict(opts, guests, reason):
         return int(value), notes + ([reason] if reason else [])
     if reason:
         over = kind == "rc" and dirty
-        if not over and not dirty:
+        if (guests[0].job / "state").exists():
+            notes.append("what was there when the preparation failed is in the file state beside the console log")
+        elif not over and not dirty:
             tail = guests[0].console_text().splitlines()[-15:]
             notes += ["last lines of the console:", *(f"    {line}" for line in tail)]
             tail = read(guests[0].job / "qemu.log").splitlines()[-5:]

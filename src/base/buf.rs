@@ -7,20 +7,19 @@
 
 use kernel::bindings::page;
 
-/// A receive buffer: one contiguous region of kernel memory.
+/// A receive buffer: one or two contiguous regions of kernel memory, filled one after the other.
 ///
 /// # Safety
 ///
-/// As long as the value exists, moved or not, the `len()` bytes at `ptr()` must be memory of the
-/// kernel's direct map (not on a stack, not from vmalloc), valid for writes, and owned by the value
-/// alone. `ptr()` and `len()` must not change. The memory must not be freed before the value is
-/// dropped.
+/// As long as the value exists, moved or not, the regions must be memory of the kernel's direct map
+/// (not on a stack, not from vmalloc), valid for writes, and owned by the value alone. The answers
+/// must not change. The memory must not be freed before the value is dropped.
 pub(crate) unsafe trait DmaBuffer: Send {
-    /// Start of the region.
-    fn ptr(&self) -> *mut u8;
+    /// Start and length in bytes (1 to `u32::MAX`) of the first region.
+    fn head(&self) -> (*mut u8, usize);
 
-    /// Length of the region in bytes; at least 1 and at most `u32::MAX`.
-    fn len(&self) -> usize;
+    /// Start and length in bytes (1 to `u32::MAX`) of the second region, if there is one.
+    fn tail(&self) -> Option<(*mut u8, usize)>;
 }
 
 /// A payload to be sent: an optional linear part, then page fragments, in the order of the bytes

@@ -114,7 +114,12 @@ impl Groups {
             let Some(entry) = self.map.get_mut(group) else {
                 return;
             };
+            let mut failed = false;
             for action in entry.machine.step(event, cx.now, cx.seq) {
+                // What follows a failed set-up in the list builds on it.
+                if failed && matches!(action, Action::Publish | Action::SendPending) {
+                    continue;
+                }
                 match carry_out(cx, group, entry, action) {
                     Ok(None) => {}
                     Ok(Some(Outcome::Deadline(at))) => {
@@ -129,7 +134,7 @@ impl Groups {
                             e
                         );
                         next = Some(Event::SetupFailed);
-                        break;
+                        failed = true;
                     }
                 }
             }

@@ -28,6 +28,7 @@
 
 pub(crate) mod client;
 pub(crate) mod debugfs;
+mod ethtool;
 pub(crate) mod groups;
 pub(crate) mod interface;
 pub(crate) mod neigh;

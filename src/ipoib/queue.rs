@@ -256,7 +256,7 @@ impl Hardware {
             send_wr: params.send_ring,
             recv_wr: params.recv_ring,
             send_sge: attrs.max_send_sge.clamp(1, SkBuff::MAX_SEGMENTS as u32),
-            recv_sge: 1,
+            recv_sge: attrs.max_recv_sge.clamp(1, rdma::recv::REGIONS as u32),
         };
         let qp = create_qp(pd, &send_cq, &recv_cq, sizes)
             .inspect_err(|e| complain(device, "queue pair", *e))?;

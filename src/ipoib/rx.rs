@@ -30,7 +30,9 @@ use crate::{
         rxbuf::{
             Cast,
             FrameInfo,
-            RxBuf, //
+            Layout,
+            RxBuf,
+            RxPage, //
         },
         skb::SkBuff,
         txq::TxQueue, //
@@ -70,8 +72,10 @@ pub(crate) struct Rings {
     recv_cq: CqPoller,
     sends: SendCompletions<SkBuff>,
     recvs: RecvQueue<RxBuf>,
-    /// Octets that a receive buffer offers the hardware.
-    area: usize,
+    /// What receive buffers look like now.
+    layout: Layout,
+    /// A page that the last frame did not need.
+    spare: Option<RxPage>,
     wcs: [Wc; BATCH],
 }
 
@@ -111,7 +115,8 @@ impl Rings {
         recvs: RecvQueue<RxBuf>,
     ) -> Self {
         Self {
-            area: iface.rx_area(),
+            layout: Layout::new(iface.rx_area()),
+            spare: None,
             iface,
             dev: dev.into(),
             shared,
@@ -227,13 +232,14 @@ impl Rings {
         };
         // The replacement comes first: without one the frame is dropped and its buffer stays in
         // the ring, which so never shrinks (RX-4).
-        let Some(fresh) = RxBuf::new(self.area) else {
+        let Some(fresh) = RxBuf::new(self.layout, self.spare.take()) else {
             self.shared.stats.rx_drop(RxDrop::NoMemory);
             self.recycle(buf);
             return;
         };
         match buf.into_skb(&self.dev, &info) {
-            Ok(skb) => {
+            Ok((skb, spare)) => {
+                self.spare = spare;
                 self.recycle(fresh);
                 let stats = &self.shared.stats;
                 stats.rx_packets.add(1);
@@ -261,9 +267,9 @@ impl Rings {
         let ident = ident.ok_or(RxDrop::WrongGid)?;
         let completion = rx::Completion {
             byte_len: wc.byte_len(),
-            buffer_len: self.area as u32,
+            buffer_len: buf.layout().area() as u32,
             network: NetworkHeader::from_completion(wc.has_grh(), wc.network_hdr_type()),
-            head: buf.area(),
+            head: buf.head(),
             src_qp: wc.src_qp(),
             slid: wc.slid(),
         };
@@ -273,7 +279,7 @@ impl Rings {
     /// Puts a buffer into the chain of receives to be posted.
     fn recycle(&mut self, buf: RxBuf) {
         // A buffer of a former size, or one that cannot be mapped, goes; `refill` makes another.
-        if buf.area().len() == self.area {
+        if buf.layout() == self.layout {
             let _ = self.recvs.push(buf);
         }
     }
@@ -285,7 +291,7 @@ impl Rings {
             return;
         }
         while self.recvs.missing() > 0 {
-            let Some(buf) = RxBuf::new(self.area) else {
+            let Some(buf) = RxBuf::new(self.layout, self.spare.take()) else {
                 break;
             };
             if self.recvs.push(buf).is_err() {
@@ -342,9 +348,9 @@ impl Rings {
         self.recvs.reset(proof, drop)
     }
 
-    /// Sets the octets that a receive buffer offers, for buffers made from now on.
+    /// Sets how many octets receive buffers offer, for those made from now on.
     pub(crate) fn set_area(&mut self, area: usize) {
-        self.area = area;
+        self.layout = Layout::new(area);
     }
 
     /// How many sends and receives the hardware holds.

@@ -6,6 +6,7 @@
 //! Written as if for the kernel crate: it names neither `rdma` nor `ipoib`.
 
 pub(crate) mod device;
+pub(crate) mod ethtool;
 pub(crate) mod napi;
 pub(crate) mod notifier;
 pub(crate) mod ops;

@@ -144,7 +144,7 @@ impl<T: Ops> Adapter<T> {
     ///
     /// `dev` is live, [`Self::install`] was called for it, and `priv_destructor` was not, nor will
     /// it be while `'a` lasts.
-    unsafe fn data<'a>(dev: *mut bindings::net_device) -> ArcBorrow<'a, T> {
+    pub(super) unsafe fn data<'a>(dev: *mut bindings::net_device) -> ArcBorrow<'a, T> {
         // SAFETY: by the invariant of `PrivSlot` and the caller's promise the pointer is that of a
         // live `Arc`.
         unsafe {

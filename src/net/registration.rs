@@ -16,6 +16,7 @@ use super::{
         Device,
         ALEN, //
     },
+    ethtool::Ethtool,
     ops::{
         Adapter,
         Ops,
@@ -72,7 +73,7 @@ unsafe impl<T: Ops> Send for Registration<T> {}
 // SAFETY: `&Registration` only gives out the `Sync` view.
 unsafe impl<T: Ops> Sync for Registration<T> {}
 
-impl<T: Ops> Unregistered<T> {
+impl<T: Ethtool> Unregistered<T> {
     /// Allocates a device named by `name` (with a `%d` for the number) with `queues` transmit and
     /// receive queues, and gives it `data`. May sleep.
     ///
@@ -124,6 +125,7 @@ impl<T: Ops> Unregistered<T> {
         dev.watchdog_timeo = (WATCHDOG_MS / 1000 * bindings::IPOIB_CONST_HZ) as i32;
         dev.netdev_ops = &Adapter::<T>::NETDEV_OPS;
         dev.header_ops = &Adapter::<T>::HEADER_OPS;
+        dev.ethtool_ops = &Adapter::<T>::ETHTOOL_OPS;
         dev.needs_free_netdev = true;
         dev.priv_destructor = Some(Adapter::<T>::priv_destructor);
     }

@@ -2,8 +2,10 @@
 
 //! Receive buffers: bare memory that turns into socket buffers without a copy.
 //!
-//! A buffer starts as bare memory, so that an idle ring costs no `sk_buff`s; the packet is built
-//! around it when a frame has arrived.
+//! A buffer starts without an `sk_buff`, so that an idle ring costs none; the packet is built
+//! around the memory when a frame has arrived. A frame that may be longer than fits a page with
+//! its headroom is split: headers and first octets go to a small fragment, the rest to a page,
+//! which a short frame leaves untouched for the next buffer. Nothing is bigger than a page.
 
 use core::ptr::NonNull;
 
@@ -22,9 +24,14 @@ pub(crate) const GRH_LEN: usize = 40;
 pub(crate) const HARD_LEN: usize = 24;
 /// Octets of the pseudo header; it takes the place of the tail of the GRH.
 const PSEUDO_LEN: usize = 20;
+/// Octets of the encapsulation header.
+const ENCAP_LEN: usize = HARD_LEN - PSEUDO_LEN;
 
 /// Room before the GRH: chosen so that the IP header, 44 octets behind, is 64-byte aligned.
 const HEADROOM: usize = bindings::IPOIB_CONST_NET_SKB_PAD as usize + 20;
+
+/// Octets of the first part of a split buffer: all headers, and small packets whole.
+const SPLIT_AT: usize = 384;
 
 /// How a frame was addressed, for `skb->pkt_type`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,64 +58,140 @@ pub(crate) struct FrameInfo {
     pub(crate) queue: u16,
 }
 
+/// How buffers for one size of frame are laid out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Layout {
+    /// Octets for the hardware in the first part.
+    head: usize,
+    /// Octets for the hardware in the page; 0 without one.
+    tail: usize,
+    /// Octets of the fragment that the first part lies in.
+    fragment: usize,
+}
+
+impl Layout {
+    /// The layout for `area` octets: GRH, encapsulation and the longest payload.
+    pub(crate) const fn new(area: usize) -> Self {
+        let whole = Self::fragment(area);
+        if whole <= kernel::page::PAGE_SIZE {
+            return Self {
+                head: area,
+                tail: 0,
+                fragment: whole,
+            };
+        }
+        Self {
+            head: SPLIT_AT,
+            tail: area - SPLIT_AT,
+            fragment: Self::fragment(SPLIT_AT),
+        }
+    }
+
+    /// A fragment with headroom, `head` octets for the hardware, and the shared info.
+    const fn fragment(head: usize) -> usize {
+        (HEADROOM + head).next_multiple_of(64) + bindings::IPOIB_CONST_SKB_SHARED_INFO as usize
+    }
+
+    /// Octets that a buffer offers the hardware.
+    pub(crate) const fn area(&self) -> usize {
+        self.head + self.tail
+    }
+}
+
+/// An owned page.
+///
+/// # Invariants
+///
+/// `page` is an order-0 page of which this value owns a reference, and nobody else writes to it.
+pub(crate) struct RxPage {
+    page: NonNull<bindings::page>,
+}
+
+// SAFETY: owned memory.
+unsafe impl Send for RxPage {}
+
+impl RxPage {
+    /// Any context; does not sleep.
+    fn new() -> Option<Self> {
+        // SAFETY: no preconditions.
+        let page = NonNull::new(unsafe { bindings::ipoib_h_alloc_rx_page() })?;
+        // INVARIANT: a new page, ours alone.
+        Some(Self { page })
+    }
+
+    fn address(&self) -> *mut u8 {
+        // SAFETY: a valid page without highmem.
+        unsafe { bindings::ipoib_h_page_address(self.page.as_ptr()) }.cast()
+    }
+
+    fn into_raw(self) -> *mut bindings::page {
+        core::mem::ManuallyDrop::new(self).page.as_ptr()
+    }
+}
+
+impl Drop for RxPage {
+    fn drop(&mut self) {
+        // SAFETY: we own a reference.
+        unsafe { bindings::ipoib_h_put_page(self.page.as_ptr()) }
+    }
+}
+
 /// An owned receive buffer.
 ///
 /// # Invariants
 ///
-/// `mem` is memory of at least `size` octets that this value owns: a page fragment if `size` is at
-/// most a page, else slab memory. `area` octets from [`HEADROOM`] on are for the hardware, and the
-/// shared info of an `sk_buff` fits behind them.
+/// `mem` is a page fragment of `layout.fragment` octets that this value owns; there is a page
+/// exactly if `layout.tail` is not 0, and it is at least that long.
 pub(crate) struct RxBuf {
     mem: NonNull<u8>,
-    size: u32,
-    area: u32,
+    page: Option<RxPage>,
+    layout: Layout,
 }
 
 // SAFETY: owned memory.
 unsafe impl Send for RxBuf {}
 
 impl RxBuf {
-    /// The size of the fragment for a hardware area of `area` octets.
-    pub(crate) fn fragment_size(area: usize) -> usize {
-        (HEADROOM + area).next_multiple_of(64) + bindings::IPOIB_CONST_SKB_SHARED_INFO as usize
-    }
-
-    /// Allocates a buffer whose hardware area has `area` octets (GRH, encapsulation, payload).
-    /// Process or softirq context; does not sleep.
-    pub(crate) fn new(area: usize) -> Option<Self> {
-        let size = u32::try_from(Self::fragment_size(area)).ok()?;
-        let mem = if Self::is_fragment(size) {
-            // SAFETY: no preconditions; picks the per-CPU cache that fits the context.
-            unsafe { bindings::__netdev_alloc_frag_align(size, u32::MAX) }
+    /// Allocates a buffer, with `page` for its second part if that is there and wanted. Process or
+    /// softirq context; does not sleep.
+    pub(crate) fn new(layout: Layout, page: Option<RxPage>) -> Option<Self> {
+        let page = if layout.tail == 0 {
+            None
+        } else if layout.tail <= kernel::page::PAGE_SIZE {
+            Some(page.or_else(RxPage::new)?)
         } else {
-            // The fragment cache does not serve more than a page.
-            // SAFETY: no preconditions.
-            unsafe { bindings::ipoib_h_kmalloc_rx(size as usize) }
+            return None;
         };
-        // INVARIANT: a non-null result is memory of that size and kind, ours alone.
+        // SAFETY: no preconditions; picks the per-CPU cache that fits the context.
+        let mem = unsafe { bindings::__netdev_alloc_frag_align(layout.fragment as u32, u32::MAX) };
+        // INVARIANT: a non-null result is a fragment of that size, ours alone.
         Some(Self {
             mem: NonNull::new(mem.cast())?,
-            size,
-            area: area as u32,
+            page,
+            layout,
         })
     }
 
-    /// Whether memory of `size` octets is a page fragment.
-    #[inline]
-    const fn is_fragment(size: u32) -> bool {
-        size as usize <= kernel::page::PAGE_SIZE
+    /// The layout.
+    pub(crate) fn layout(&self) -> Layout {
+        self.layout
     }
 
-    /// The hardware area.
+    /// The first part of the hardware's area: the headers lie here.
     #[inline]
-    pub(crate) fn area(&self) -> &[u8] {
-        // SAFETY: within the memory by the type invariant. It may hold stale octets from the
-        // memory's former use, which are initialised memory all the same.
-        unsafe { core::slice::from_raw_parts(self.mem.as_ptr().add(HEADROOM), self.area as usize) }
+    pub(crate) fn head(&self) -> &[u8] {
+        // SAFETY: within the fragment by the type invariant. It may hold stale octets from the
+        // fragment's former use, which are initialised memory all the same.
+        unsafe { core::slice::from_raw_parts(self.head_ptr(), self.layout.head) }
     }
 
-    /// Turns a filled buffer into a packet for `dev`, positioned behind the link-layer header.
-    /// Softirq context.
+    fn head_ptr(&self) -> *mut u8 {
+        // SAFETY: within the fragment by the type invariant.
+        unsafe { self.mem.as_ptr().add(HEADROOM) }
+    }
+
+    /// Turns a filled buffer into a packet for `dev`, positioned behind the link-layer header, and
+    /// gives back the page if the frame did not reach it. Softirq context.
     ///
     /// The stack sees a 24-octet link-layer header of 20 zero octets and the encapsulation header,
     /// as with `ib_ipoib` (RX-10).
@@ -120,28 +203,23 @@ impl RxBuf {
         self,
         dev: &Device,
         info: &FrameInfo,
-    ) -> core::result::Result<SkBuff, Self> {
-        let fits = info
-            .payload
-            .checked_add(GRH_LEN + HARD_LEN - PSEUDO_LEN)
-            .is_some_and(|n| n <= self.area as usize);
-        if !fits {
+    ) -> core::result::Result<(SkBuff, Option<RxPage>), Self> {
+        let linear = info.payload.min(self.layout.head - GRH_LEN - ENCAP_LEN);
+        let rest = info.payload - linear;
+        if rest > self.layout.tail {
             return Err(self);
         }
-        // SAFETY: the memory is ours and of the kind that each function wants, and it ends with
-        // room for the shared info by the type invariant.
+        // SAFETY: the fragment is ours, the size is its own, and it ends with room for the shared
+        // info by the type invariant.
         let skb = unsafe {
-            if Self::is_fragment(self.size) {
-                bindings::napi_build_skb(self.mem.as_ptr().cast(), self.size)
-            } else {
-                bindings::slab_build_skb(self.mem.as_ptr().cast())
-            }
+            bindings::napi_build_skb(self.mem.as_ptr().cast(), self.layout.fragment as u32)
         };
         let Some(ptr) = NonNull::new(skb) else {
             return Err(self);
         };
-        // The packet owns the memory now.
-        core::mem::forget(self);
+        // The packet owns the fragment now.
+        let mut this = core::mem::ManuallyDrop::new(self);
+        let page = this.page.take();
         // SAFETY: a new buffer that nobody else knows.
         let skb = unsafe { SkBuff::from_raw(ptr) };
         let pkt_type = match info.cast {
@@ -149,12 +227,12 @@ impl RxBuf {
             Cast::Broadcast => bindings::PACKET_BROADCAST,
             Cast::Multicast => bindings::PACKET_MULTICAST,
         };
-        // SAFETY: the linear room is HEADROOM + area, of which we use HEADROOM + 20 + 24 + payload,
-        // within it as checked above; the 20 octets before the encapsulation header belong to the
+        // SAFETY: the linear room is HEADROOM + head, of which we use HEADROOM + 20 + 24 + linear,
+        // within it as computed above; the 20 octets before the encapsulation header belong to the
         // GRH, which has been read.
         unsafe {
             bindings::ipoib_h_skb_reserve(ptr.as_ptr(), (HEADROOM + GRH_LEN - PSEUDO_LEN) as i32);
-            let head = bindings::ipoib_h_skb_put(ptr.as_ptr(), (HARD_LEN + info.payload) as u32);
+            let head = bindings::ipoib_h_skb_put(ptr.as_ptr(), (HARD_LEN + linear) as u32);
             head.cast::<u8>().write_bytes(0, PSEUDO_LEN);
             bindings::ipoib_h_skb_rx_frame(
                 ptr.as_ptr(),
@@ -166,31 +244,38 @@ impl RxBuf {
             );
             bindings::skb_pull(ptr.as_ptr(), HARD_LEN as u32);
         }
-        Ok(skb)
+        match page {
+            Some(page) if rest > 0 => {
+                // SAFETY: the packet has no fragments yet, and takes over the page's reference;
+                // `rest` octets of it have been filled.
+                unsafe {
+                    bindings::ipoib_h_skb_add_rx_page(ptr.as_ptr(), page.into_raw(), rest as u32)
+                };
+                Ok((skb, None))
+            }
+            unused => Ok((skb, unused)),
+        }
     }
 }
 
 impl Drop for RxBuf {
     fn drop(&mut self) {
-        // SAFETY: memory that we own, of the kind that its size says.
-        unsafe {
-            if Self::is_fragment(self.size) {
-                bindings::page_frag_free(self.mem.as_ptr().cast());
-            } else {
-                bindings::kfree(self.mem.as_ptr().cast());
-            }
-        }
+        // SAFETY: a fragment that we own.
+        unsafe { bindings::page_frag_free(self.mem.as_ptr().cast()) }
     }
 }
 
-// SAFETY: the area is exclusively owned and does not move while the value lives.
+// SAFETY: both parts are exclusively owned and do not move while the value lives.
 unsafe impl DmaBuffer for RxBuf {
-    fn ptr(&self) -> *mut u8 {
-        // SAFETY: within the memory by the type invariant.
-        unsafe { self.mem.as_ptr().add(HEADROOM) }
+    #[inline]
+    fn head(&self) -> (*mut u8, usize) {
+        (self.head_ptr(), self.layout.head)
     }
 
-    fn len(&self) -> usize {
-        self.area as usize
+    #[inline]
+    fn tail(&self) -> Option<(*mut u8, usize)> {
+        self.page
+            .as_ref()
+            .map(|page| (page.address(), self.layout.tail))
     }
 }

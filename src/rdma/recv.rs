@@ -22,16 +22,19 @@ use crate::{base::buf::DmaBuffer, sys::bindings as sys};
 /// Requests that are posted with one call at most.
 const CHAIN: usize = 32;
 
+/// Scatter entries of a request: the regions that a buffer may have.
+pub(crate) const REGIONS: usize = 2;
+
 /// A lent buffer.
 ///
 /// # Invariants
 ///
-/// If `buffer` is there, it is mapped at `addr` for the hardware to write.
+/// If `buffer` is there, its regions are mapped at `addrs` for the hardware to write.
 struct Slot<B> {
     buffer: Option<B>,
     /// Number of the request that lent the buffer.
     seq: u64,
-    addr: u64,
+    addrs: [u64; REGIONS],
 }
 
 impl<B: DmaBuffer> Slot<B> {
@@ -43,9 +46,59 @@ impl<B: DmaBuffer> Slot<B> {
     #[inline]
     unsafe fn take(&mut self, dma: DmaDevice) -> Option<B> {
         let buffer = self.buffer.take()?;
+        let [head, tail] = self.addrs;
         // SAFETY: By the safety requirements and the type invariants.
-        unsafe { dma.unmap(self.addr, buffer.len(), Direction::FromDevice) };
+        unsafe { unmap(dma, &buffer, head, Some(tail)) };
         Some(buffer)
+    }
+}
+
+/// Maps the regions of `buffer`, both or none. The address of a missing second region is 0.
+///
+/// # Safety
+///
+/// The device must be valid, and the buffer must stay until it is unmapped. While the hardware may
+/// write to it, nobody else may access it.
+#[inline]
+unsafe fn map<B: DmaBuffer>(dma: DmaDevice, buffer: &B) -> Result<[u64; REGIONS]> {
+    let (ptr, len) = buffer.head();
+    // SAFETY: By the contract of `DmaBuffer` and the safety requirements.
+    let head = unsafe { dma.map(ptr, len, Direction::FromDevice) }?;
+    let Some((ptr, len)) = buffer.tail() else {
+        return Ok([head, 0]);
+    };
+    // SAFETY: As above.
+    match unsafe { dma.map(ptr, len, Direction::FromDevice) } {
+        Ok(tail) => Ok([head, tail]),
+        Err(e) => {
+            // SAFETY: Mapped above, and the hardware was not told of it.
+            unsafe { unmap(dma, buffer, head, None) };
+            Err(e)
+        }
+    }
+}
+
+/// Undoes [`map`]; without `tail` only the first region.
+///
+/// # Safety
+///
+/// The addresses must be those of a successful mapping of `buffer` by `dma` that has not been
+/// undone, and the hardware must be done with it.
+#[inline]
+unsafe fn unmap<B: DmaBuffer>(dma: DmaDevice, buffer: &B, head: u64, tail: Option<u64>) {
+    // SAFETY: By the safety requirements.
+    unsafe { dma.unmap(head, buffer.head().1, Direction::FromDevice) };
+    if let (Some(addr), Some((_, len))) = (tail, buffer.tail()) {
+        // SAFETY: As above.
+        unsafe { dma.unmap(addr, len, Direction::FromDevice) };
+    }
+}
+
+/// The length of a region as a request says it.
+fn length(len: usize) -> Result<u32> {
+    match u32::try_from(len) {
+        Ok(length) if length != 0 => Ok(length),
+        _ => Err(EINVAL),
     }
 }
 
@@ -76,10 +129,10 @@ impl<B: DmaBuffer> Drop for Slots<B> {
 
 impl<B: DmaBuffer + 'static> Kept for Slots<B> {}
 
-/// The requests under construction, with their scatter entries (one each).
+/// The requests under construction, with their scatter entries.
 struct Chain {
     wrs: [sys::ib_recv_wr; CHAIN],
-    sges: [sys::ib_sge; CHAIN],
+    sges: [[sys::ib_sge; REGIONS]; CHAIN],
 }
 
 /// A queue of buffers lent to the hardware. Lives with the poll; nothing but the creation sleeps.
@@ -130,7 +183,7 @@ impl<B: DmaBuffer> RecvQueue<B> {
             let slot = Slot {
                 buffer: None,
                 seq: 0,
-                addr: 0,
+                addrs: [0; REGIONS],
             };
             array.push_within_capacity(slot).map_err(|_| ENOMEM)?;
         }
@@ -147,7 +200,7 @@ impl<B: DmaBuffer> RecvQueue<B> {
         let chain = KBox::into_raw(KBox::new(
             Chain {
                 wrs: core::array::from_fn(|_| sys::ib_recv_wr::default()),
-                sges: core::array::from_fn(|_| sys::ib_sge::default()),
+                sges: core::array::from_fn(|_| core::array::from_fn(|_| sys::ib_sge::default())),
             },
             GFP_KERNEL,
         )?);
@@ -183,31 +236,29 @@ impl<B: DmaBuffer> RecvQueue<B> {
     /// Lends a buffer: maps it and puts it on the chain, to be posted by [`RecvQueue::flush`] or
     /// when the chain is full.
     ///
-    /// On failure the buffer comes back: `ENOSPC` if there is no slot for it, `EINVAL` if its
-    /// length is 0 or above `u32::MAX`, `ENOMEM` if it cannot be mapped. A failure of the automatic
-    /// post is reported by the next `flush`.
+    /// The queue pair must have been created for as many scatter entries as the buffer has regions.
+    ///
+    /// On failure the buffer comes back: `ENOSPC` if there is no slot for it, `EINVAL` if the length
+    /// of a region is 0 or above `u32::MAX`, `ENOMEM` if it cannot be mapped. A failure of the
+    /// automatic post is reported by the next `flush`.
     pub(crate) fn push(&mut self, buffer: B) -> Result<(), (Error, B)> {
         if self.tail.wrapping_sub(self.head) > self.mask {
             return Err((ENOSPC, buffer));
         }
-        let length = match u32::try_from(buffer.len()) {
-            Ok(length) if length != 0 => length,
-            _ => return Err((EINVAL, buffer)),
-        };
+        let regions = buffer.tail().map_or(1, |_| REGIONS);
+        let lengths = length(buffer.head().1)
+            .and_then(|head| Ok([head, buffer.tail().map_or(Ok(0), |(_, len)| length(len))?]));
         // SAFETY: By the contract of `DmaBuffer` the memory is valid and exclusive as long as the
         // buffer, which stays in its slot until it is unmapped.
-        let mapped = unsafe {
-            self.dma
-                .map(buffer.ptr(), buffer.len(), Direction::FromDevice)
-        };
-        let addr = match mapped {
-            Ok(addr) => addr,
+        let mapped = lengths.and_then(|l| Ok((l, unsafe { map(self.dma, &buffer) }?)));
+        let (lengths, addrs) = match mapped {
+            Ok(mapped) => mapped,
             Err(e) => return Err((e, buffer)),
         };
         let seq = self.tail;
         let slot = self.slot(seq);
         slot.seq = seq;
-        slot.addr = addr;
+        slot.addrs = addrs;
         slot.buffer = Some(buffer);
 
         let filled = self.filled;
@@ -216,17 +267,20 @@ impl<B: DmaBuffer> RecvQueue<B> {
         // access the chain.
         unsafe {
             let wrs = (&raw mut (*chain).wrs).cast::<sys::ib_recv_wr>();
-            let sge = (&raw mut (*chain).sges).cast::<sys::ib_sge>().add(filled);
+            let sges = (&raw mut (*chain).sges).cast::<[sys::ib_sge; REGIONS]>();
+            let sge = sges.add(filled);
             let wr = wrs.add(filled);
-            sge.write(sys::ib_sge {
-                addr,
-                length,
-                lkey: self.lkey,
-            });
+            for ((sge, addr), length) in (*sge).iter_mut().zip(addrs).zip(lengths) {
+                *sge = sys::ib_sge {
+                    addr,
+                    length,
+                    lkey: self.lkey,
+                };
+            }
             (*wr).next = null_mut();
             (*wr).__bindgen_anon_1.wr_id = self.tag.wr_id(seq);
-            (*wr).sg_list = sge;
-            (*wr).num_sge = 1;
+            (*wr).sg_list = sge.cast();
+            (*wr).num_sge = regions as i32;
             if let Some(before) = filled.checked_sub(1) {
                 (*wrs.add(before)).next = wr;
             }

@@ -17,6 +17,8 @@ pub enum Op {
     Unwant,
     /// The data path sends a packet; on a miss it queues it and posts an event.
     Send,
+    /// A sender that looked for the handle just before it was published queues its packet only now.
+    SendLate,
     /// The worker takes the posted event.
     Deliver,
     /// As in the event.
@@ -58,6 +60,7 @@ impl Op {
             1 => Self::Want(Kind::SendOnly),
             2 if argument % 4 == 0 => Self::Want(Kind::Broadcast),
             2 => Self::Unwant,
+            3 if argument % 4 == 0 => Self::SendLate,
             3 | 4 => Self::Send,
             5 | 6 => Self::Deliver,
             7 | 8 => Self::Up,
@@ -102,6 +105,8 @@ pub struct World {
     gone: Vec<u64>,
     published: Option<Params>,
     attached: Option<u16>,
+    /// What the present step detached.
+    detached: Option<u16>,
     /// An `Attach` failed, so a `Detach` may find nothing.
     loose: bool,
     up: bool,
@@ -127,6 +132,7 @@ impl World {
             gone: Vec::new(),
             published: None,
             attached: None,
+            detached: None,
             loose: false,
             up: false,
             pending: 0,
@@ -177,7 +183,7 @@ impl World {
             Op::Want(kind) => self.step(Event::Want(kind)),
             Op::Unwant => self.step(Event::Unwant),
             Op::Send if self.published.is_some() => {}
-            Op::Send => {
+            Op::Send | Op::SendLate => {
                 self.pending += 1;
                 self.posted = true;
             }
@@ -247,7 +253,13 @@ impl World {
         if let Some(index) = self.find(true) {
             let (id, _) = self.objects.remove(index);
             self.gone.push(id);
+            let joins = self.joins;
             self.step(Event::JoinFailed { id, cause });
+            // Refused send-only membership is replaced at once.
+            assert!(
+                self.joins == joins || cause == Failure::Refused,
+                "a failed join was repeated without delay"
+            );
         }
     }
 
@@ -300,6 +312,7 @@ impl World {
         let actions = self.group.step(event, self.clock.now, &mut self.seq);
         assert!(!actions.overflowed(), "{event:?} lost an action");
         let mut broken = false;
+        self.detached = None;
         for action in actions {
             match action {
                 Action::Publish | Action::SendPending if broken => {}
@@ -325,7 +338,7 @@ impl World {
             }
             Action::Detach { mlid } => {
                 assert!(self.loose || self.attached == Some(mlid), "{event:?}");
-                self.attached = None;
+                self.detached = self.attached.take();
             }
             Action::Leave { id } => {
                 let index = self.objects.iter().position(|&(other, _)| other == id);
@@ -341,6 +354,7 @@ impl World {
             }
             Action::Attach { mlid } => {
                 assert_eq!(self.attached, None, "{event:?} attached twice");
+                assert_ne!(self.detached, Some(mlid), "{event:?} detached for nothing");
                 self.attached = Some(mlid);
             }
             Action::Publish => {

@@ -13,6 +13,8 @@ use crate::{span, Clock};
 pub enum Op {
     /// The data path sends a packet; on a miss it queues it and posts an event.
     Send,
+    /// A sender that looked for the handle just before it was published queues its packet only now.
+    SendLate,
     /// The worker takes the posted event.
     Deliver,
     /// Admission lets the query through.
@@ -51,6 +53,7 @@ impl Op {
     /// The operation for a code and an argument.
     pub fn decode(code: u8, argument: u8) -> Self {
         match code % 16 {
+            0 if argument % 4 == 0 => Self::SendLate,
             0 | 1 => Self::Send,
             2 | 3 => Self::Deliver,
             4 => Self::Admit,
@@ -134,7 +137,7 @@ impl World {
     pub fn apply(&mut self, op: Op) {
         match op {
             Op::Send if self.published => {}
-            Op::Send => {
+            Op::Send | Op::SendLate => {
                 self.pending += 1;
                 self.posted = true;
             }
@@ -268,6 +271,10 @@ impl World {
         assert_eq!(path.query_id(), self.query.map(|(id, _)| id));
         if self.pending > 0 && !self.posted {
             assert!(path.is_waiting(), "packets wait for nobody");
+        }
+        if path.is_waiting() && self.query.is_none() {
+            let status = path.status();
+            assert!(matches!(status, Status::BackedOff(_)), "waits for nothing");
         }
         if let (Some(since), true) = (self.waiting_since, self.pending > 0) {
             let end = since.saturating_add(self.policy.pending_life);

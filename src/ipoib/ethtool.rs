@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! What `ethtool` shows of an interface.
+
+use kernel::{
+    fmt,
+    prelude::*,
+    sync::ArcBorrow, //
+};
+
+use super::interface::Interface;
+use crate::{
+    base::count::Counter,
+    control::reason::TxDrop,
+    net::{
+        ethtool::Ethtool,
+        ops::Ops, //
+    },
+    wire::rx::RxDrop, //
+};
+
+impl Ethtool for Interface {
+    fn info(this: ArcBorrow<'_, Self>, f: &mut dyn FnMut(&str, &str, &str)) {
+        let device = this.port().rdma().device();
+        let firmware = device.fw_version();
+        // Soft-RoCE devices have no parent (ETH-1).
+        let bus = device
+            .parent_device()
+            .and_then(|parent| parent.name().to_str().ok());
+        f("ipoib_rs", firmware.as_str(), bus.unwrap_or(""));
+    }
+
+    fn statistics(this: ArcBorrow<'_, Self>, f: &mut dyn FnMut(fmt::Arguments<'_>, u64)) {
+        // First those of the in-tree driver, under its names and in its order (ETH-4).
+        let sum = <Self as Ops>::stats(this);
+        for (name, value) in [
+            ("rx_packets", sum.rx_packets),
+            ("tx_packets", sum.tx_packets),
+            ("rx_bytes", sum.rx_bytes),
+            ("tx_bytes", sum.tx_bytes),
+            ("tx_errors", sum.tx_errors),
+            ("rx_dropped", sum.rx_dropped),
+            ("tx_dropped", sum.tx_dropped),
+            ("multicast", sum.multicast),
+        ] {
+            f(fmt!("{}", name), value);
+        }
+
+        let queues = this.queues();
+        for (i, reason) in RxDrop::ALL.iter().enumerate() {
+            let all = queues
+                .iter()
+                .map(|queue| get(&queue.shared.stats.rx_drops, i));
+            f(
+                fmt!("rx_drop_{}", reason.name()),
+                all.fold(0, u64::wrapping_add),
+            );
+        }
+        for (i, reason) in TxDrop::ALL.iter().enumerate() {
+            let all = queues
+                .iter()
+                .map(|queue| get(&queue.shared.stats.tx_drops, i));
+            let waiting = get(this.drops(), i);
+            f(
+                fmt!("tx_drop_{}", reason.name()),
+                all.fold(waiting, u64::wrapping_add),
+            );
+        }
+        for queue in queues {
+            let (stats, i) = (&queue.shared.stats, queue.shared.index);
+            for (name, counter) in [
+                ("rx_packets", &stats.rx_packets),
+                ("rx_bytes", &stats.rx_bytes),
+                ("tx_packets", &stats.tx_packets),
+                ("tx_bytes", &stats.tx_bytes),
+                ("tx_failed", &stats.tx_failed),
+                ("polls", &stats.polls),
+                ("doorbells", &stats.doorbells),
+                ("stops", &stats.stops),
+            ] {
+                f(fmt!("queue_{}_{}", i, name), counter.get());
+            }
+        }
+    }
+}
+
+fn get<const N: usize>(counters: &[Counter; N], i: usize) -> u64 {
+    counters.get(i).map_or(0, Counter::get)
+}
