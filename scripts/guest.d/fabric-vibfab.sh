@@ -2,7 +2,7 @@
 # Virtual InfiniBand HCAs on one switch (tests/vibfab). Options are the module's parameters, a list with
 # dots for commas (partition=0xffff.0x8001), and sm=embedded (default) or sm=opensm.
 # build: tests/vibfab
-PORT_A=vib0/1 PORT_B=vib1/1
+PORT_A=vib0/1 PORT_B=vib1/1 PORT_C=vib0/2 PORT_D=vib1/2
 [ "${OPT_hcas:-2}" != 1 ] || PORT_B=vib0/2
 VIBFAB_DEBUG=/sys/kernel/debug/vibfab
 

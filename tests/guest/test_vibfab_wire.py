@@ -51,11 +51,12 @@ def test_own_multicast_comes_back_and_the_driver_drops_it(a, ring):
     port = switch_port(a)
     qp = vibfab.qps(PORTS["A"])[0]
     before = a.stats()["rx"]["packets"]
-    a.run("ping", "-q", "-c", 3, "-i", 0.2, "-W", 1, "-L", "224.0.0.251", check=False)
-    echoes = [p for p in ring() if p["in"] == port and p["out"] == port and p["dlid"] >= 0xC000]
+    a.run("ping", "-q", "-c", 3, "-i", 0.2, "-W", 1, "-I", a.iface, "224.0.0.1", check=False)
+    got = [p for p in ring() if p["out"] == port and p["verdict"] == "ok" and p["dqpn"] > 1]
+    echoes = [p for p in got if p["in"] == port]
     assert len(echoes) >= 3
     assert {p["sqpn"] for p in echoes} == {qp["qpn"]}
-    assert a.stats()["rx"]["packets"] == before
+    assert a.stats()["rx"]["packets"] - before <= len(got) - len(echoes)
 
 
 def test_unicast_goes_to_the_peers_lid_and_qp(a, b, ring):
@@ -76,17 +77,15 @@ def test_tshark_decodes_everything(a, b):
     a.run("ip", "-6", "neigh", "flush", "dev", a.iface)
     vibfab.ctl("ring clear")
     assert a.reaches(b.ip4) and a.reaches(b.ip6)
-    a.run("ip", "maddr", "show")
-    with net.netns(a.ns):
-        pass
     # A join and a leave for the SA to answer.
     a.run("python3", "-c", "import socket,struct\n"
           "s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\n"
           f"s.setsockopt(0,35,socket.inet_aton('239.9.9.9')+socket.inet_aton('{a.ip4}'))\n"
           "import time;time.sleep(2)")
     text = vibfab.tshark("-V")
-    assert "Malformed" not in text and "Unknown" not in text
+    assert "Malformed" not in text
     brief = vibfab.tshark()
+    assert "Unknown" not in brief
     for want in ("ARP", "Neighbor Solicitation", "Echo (ping) reply", "SubnAdmSet(MCMemberRecord)",
                  "SubnAdmGetResp(MCMemberRecord)", "SubnAdmDelete(MCMemberRecord)"):
         assert want in brief, f"no {want} in\n{brief}"

@@ -311,7 +311,7 @@ static void vib_qp_reset_locked(struct vib_qp *qp)
 		vib_cq_purge(qp->rcq, qp);
 	atomic_set(&qp->rq.out, 0);
 	atomic_set(&qp->sq_out, 0);
-	qp->unsignaled = 0;
+	atomic_set(&qp->unsignaled, 0);
 	qp->last_wqe_sent = false;
 }
 

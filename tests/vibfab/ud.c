@@ -12,7 +12,7 @@ void vib_send_wc(struct vib_qp *qp, const struct ib_send_wr *wr,
 
 	if (status == IB_WC_SUCCESS && !qp->sig_all &&
 	    !(wr->send_flags & IB_SEND_SIGNALED)) {
-		qp->unsignaled++;
+		atomic_inc(&qp->unsignaled);
 		return;
 	}
 	wc.wr_id = wr->wr_id;
@@ -20,8 +20,8 @@ void vib_send_wc(struct vib_qp *qp, const struct ib_send_wr *wr,
 	wc.opcode = wr->opcode == IB_WR_LSO ? IB_WC_LSO : IB_WC_SEND;
 	wc.qp = &qp->ibqp;
 	wc.byte_len = len;
-	vib_cq_add(qp->scq, &wc, &qp->sq_out, 1 + qp->unsignaled, false, k);
-	qp->unsignaled = 0;
+	vib_cq_add(qp->scq, &wc, &qp->sq_out,
+		   1 + atomic_xchg(&qp->unsignaled, 0), false, k);
 }
 
 /* Length of the gather list of @wr; negative errno when it is not legal. */

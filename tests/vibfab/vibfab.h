@@ -194,7 +194,7 @@ struct vib_qp {
 	u32 create_flags;
 	u32 max_send_wr;
 	u32 max_send_sge;
-	u32 unsignaled;		/* sends since the last signalled one */
+	atomic_t unsignaled;	/* sends since the last signalled one */
 	u16 pkey_index;
 	bool qkey_set;
 	bool sig_all;
