@@ -25,7 +25,8 @@ vibfab_opensm() {
     local guid mtu=5 part conf=/run/opensm.partitions
     [ "${OPT_mtu:-4096}" != 2048 ] || mtu=4
     echo "Default=0x7fff, ipoib, mtu=$mtu : ALL=full;" >$conf
-    for part in ${OPT_partition//./ }; do
+    local parts=${OPT_partition:-}
+    for part in ${parts//./ }; do
         [ $((part & 0x7fff)) = $((0x7fff)) ] || echo "p$part=$part, ipoib, mtu=$mtu : ALL=full;" >>$conf
     done
     guid=$(sed -n 's/^port=vib0\/1 .* guid=\(0x[0-9a-f]*\) .*/\1/p' $VIBFAB_DEBUG/state)

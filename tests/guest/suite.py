@@ -5,7 +5,8 @@
     suite.py --count NAME DIR  "passed failed" from what the guest left in DIR, complaints on stderr
 
 A suite file (TOML) has: fabric, driver (as for `scripts/guest run`), tests (files of this folder), and may
-have: param, smp, mem, timeout (seconds), allow_log (list of expressions), plain (true), kernel, append (kernel parameters).
+have: param, smp, mem, timeout (seconds), allow_log (list of expressions), plain (true), kernel, append (kernel
+parameters).
 """
 
 import pathlib

@@ -150,6 +150,7 @@ def test_verbs_that_fail_once(a, b):
     for op in ("create_ah", "attach_mcast", "modify_qp", "create_qp", "create_cq"):
         vibfab.ctl(f"fail {op} 1")
         a.run("ip", "link", "set", a.iface, "down", check=False)
-        net.wait_until("the link to be up", lambda: a.run("ip", "link", "set", a.iface, "up", check=False).returncode == 0)
+        net.wait_until("the link to be up",
+                       lambda: a.run("ip", "link", "set", a.iface, "up", check=False).returncode == 0)
         vibfab.ctl(f"fail {op} 0")
         recovered(a, b)
