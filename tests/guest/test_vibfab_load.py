@@ -1,5 +1,8 @@
 """The fabric module itself: loading, plugging, parameters. Driver: none; clients: all of the RDMA core."""
 
+import pathlib
+import subprocess
+
 import pytest
 
 import net
@@ -46,6 +49,40 @@ def test_hot_remove_and_hot_add():
         assert vibfab.hca("vib1") is None and vibfab.hca("vib0") is not None
         vibfab.ctl("hca vib1 add")
         assert vibfab.hca("vib1") is not None
+    assert vibfab.strict() == {}
+
+
+def iface(port):
+    """The network device of a port, by the GUID in its hardware address."""
+    guid = f"{vibfab.port(port)['guid']:016x}"
+    for dev in pathlib.Path("/sys/class/net").iterdir():
+        if (dev / "address").read_text().strip().replace(":", "").endswith(guid):
+            return dev.name
+    return None
+
+
+def test_hot_remove_under_traffic():
+    """An HCA goes while packets are on their way to and from it, in both modes of the driver."""
+    for mode in ("datagram", "connected"):
+        names = [net.wait_until("an interface", lambda p=p: iface(p)) for p in ("vib0/1", "vib1/1")]
+        for i, (ns, name) in enumerate(zip(("x", "y"), names, strict=True), 1):
+            net.run(["ip", "netns", "add", ns])
+            net.run(["sh", "-c", f"echo {mode} >/sys/class/net/{name}/mode"])
+            net.run(["ip", "link", "set", name, "netns", ns])
+            net.run(["ip", "-n", ns, "addr", "add", f"10.80.0.{i}/24", "dev", name])
+            net.run(["ip", "-n", ns, "link", "set", name, "up"])
+        ping = ["ip", "netns", "exec", "x", "ping", "-q", "10.80.0.2"]
+        net.wait_until("an answer", lambda p=ping: net.run([*p, "-c", "1", "-W", "1"], check=False).returncode == 0)
+        flood = subprocess.Popen([*ping, "-f", "-s", "1500"], stdout=subprocess.DEVNULL)
+        net.wait_until("traffic", lambda: vibfab.port("vib1/1")["rx_pkts"] > 200)
+        vibfab.ctl("hca vib1 remove")
+        vibfab.ctl("hca vib1 add")
+        assert vibfab.strict() == {}
+        flood.kill()
+        flood.wait()
+        vibfab.ctl("hca vib0 remove", "hca vib0 add")
+        for ns in ("x", "y"):
+            net.run(["ip", "netns", "del", ns])
     assert vibfab.strict() == {}
 
 

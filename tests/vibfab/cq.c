@@ -197,7 +197,7 @@ int vib_poll_cq(struct ib_cq *ibcq, int num, struct ib_wc *wc)
 	unsigned long flags;
 	int i;
 
-	if (READ_ONCE(cq->head) == READ_ONCE(cq->tail))
+	if (vib_gone(cq->magic) || READ_ONCE(cq->head) == READ_ONCE(cq->tail))
 		return 0;
 	rcu_read_lock();
 	spin_lock_irqsave(&cq->lock, flags);
@@ -221,7 +221,7 @@ int vib_req_notify_cq(struct ib_cq *ibcq, enum ib_cq_notify_flags flags)
 	u8 want = flags & IB_CQ_SOLICITED_MASK;
 	int missed = 0;
 
-	if (vib_fail(VIB_F_REQ_NOTIFY))
+	if (vib_gone(cq->magic) || vib_fail(VIB_F_REQ_NOTIFY))
 		return -EIO;
 	spin_lock_irqsave(&cq->lock, irq);
 	if (want == IB_CQ_NEXT_COMP || !cq->notify)
@@ -260,6 +260,7 @@ int vib_create_cq(struct ib_cq *ibcq, const struct ib_cq_init_attr *attr,
 	cq->ring = kvcalloc(attr->cqe, sizeof(*cq->ring), GFP_KERNEL);
 	if (!cq->ring)
 		return -ENOMEM;
+	cq->magic = VIB_MAGIC;
 	cq->size = attr->cqe;
 	ibcq->cqe = attr->cqe;
 	spin_lock_init(&cq->lock);
@@ -286,6 +287,7 @@ int vib_destroy_cq(struct ib_cq *ibcq, struct ib_udata *udata)
 	hrtimer_cancel(&cq->mod_timer);
 	cancel_work_sync(&cq->work);
 	cancel_work_sync(&cq->ev_work);
+	cq->magic = 0;
 	kvfree(cq->ring);
 	atomic_dec(&hca->live[VIB_O_CQ]);
 	return 0;

@@ -172,6 +172,7 @@ static int vib_create_ah(struct ib_ah *ibah, struct rdma_ah_init_attr *init,
 	if (vib_fail(VIB_F_CREATE_AH))
 		return -ENOMEM;
 	ah->attr = *a;
+	ah->magic = VIB_MAGIC;
 	ah->attr.grh.sgid_attr = NULL;	/* the core holds it: ibah->sgid_attr */
 	atomic_inc(&hca->live[VIB_O_AH]);
 	return 0;
@@ -185,6 +186,7 @@ static int vib_query_ah(struct ib_ah *ibah, struct rdma_ah_attr *a)
 
 static int vib_destroy_ah(struct ib_ah *ibah, u32 flags)
 {
+	to_vah(ibah)->magic = 0;
 	atomic_dec(&to_vhca(ibah->device)->live[VIB_O_AH]);
 	return 0;
 }

@@ -17,7 +17,7 @@ const char * const vib_verdict_name[VIB_VERDICTS] = {
 const char * const vib_strict_name[VIB_STRICTS] = {
 	"overpost_sq", "overpost_rq", "cq_overflow", "double_post",
 	"foreign_ah", "bad_state_post", "no_qkey", "too_many_sge", "bad_lkey",
-	"dma_addr", "leak",
+	"dma_addr", "use_after_destroy", "leak",
 };
 
 const char * const vib_obj_name[VIB_OBJS] = {

@@ -32,6 +32,15 @@ static inline void vib_count(struct vib_port *port, enum vib_verdict v)
 	this_cpu_inc(port->pcpu->verdict[v]);
 }
 
+/* Was the object with that magic destroyed? Counted. */
+static inline bool vib_gone(u32 magic)
+{
+	if (likely(magic == VIB_MAGIC))
+		return false;
+	vib_strict(VIB_S_DESTROYED);
+	return true;
+}
+
 /* hca.c */
 int vib_hca_add(u32 index);
 void vib_hca_remove(struct vib_hca *hca);

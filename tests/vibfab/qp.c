@@ -167,6 +167,7 @@ int vib_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *init,
 	if (vib_fail(VIB_F_CREATE_QP))
 		return -ENOMEM;
 
+	qp->magic = VIB_MAGIC;
 	qp->hca = hca;
 	qp->type = init->qp_type;
 	qp->scq = to_vcq(init->send_cq);
@@ -225,6 +226,7 @@ int vib_destroy_qp(struct ib_qp *ibqp, struct ib_udata *udata)
 	spin_unlock_irq(&hca->list_lock);
 	vib_qp_lock(qp, &flags);
 	WRITE_ONCE(qp->state, IB_QPS_RESET);
+	qp->magic = 0;
 	vib_qp_unlock(qp, &flags);
 	vib_qp_unpublish(qp);
 	if (qp->type == IB_QPT_UD && qp->port)

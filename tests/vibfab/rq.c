@@ -109,7 +109,7 @@ int vib_post_recv(struct ib_qp *ibqp, const struct ib_recv_wr *wr,
 	unsigned long flags;
 	int err = 0;
 
-	if (qp->srq) {
+	if (vib_gone(qp->magic) || qp->srq) {
 		*bad = wr;
 		return -EINVAL;
 	}

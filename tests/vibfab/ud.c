@@ -132,7 +132,7 @@ static int vib_ud_send(struct vib_qp *qp, const struct ib_send_wr *wr,
 		return 0;
 	}
 	ah = to_vah(ud->ah);
-	if (ah->ibah.pd != qp->ibqp.pd || ah->attr.port_num != port->num) {
+	if (vib_gone(ah->magic) || ah->ibah.pd != qp->ibqp.pd || ah->attr.port_num != port->num) {
 		vib_strict(VIB_S_FOREIGN_AH);
 		vib_qp_set_state(qp, IB_QPS_SQE);
 		vib_send_wc(qp, wr, IB_WC_LOC_QP_OP_ERR, 0, k);
@@ -197,6 +197,10 @@ int vib_post_send(struct ib_qp *ibqp, const struct ib_send_wr *wr,
 	struct vib_kicks k = {};
 	int err = 0;
 
+	if (vib_gone(qp->magic)) {
+		*bad = wr;
+		return -EINVAL;
+	}
 	rcu_read_lock();
 	for (; wr; wr = wr->next) {
 		if (vib_fail(VIB_F_POST_SEND))

@@ -43,6 +43,7 @@
 #define VIB_PERMISSIVE	0xffff
 #define VIB_MAX_MSG	SZ_128K		/* largest RC message, bytes */
 #define VIB_GRH_LEN	40
+#define VIB_MAGIC	0x7ab1ab1e	/* of an object that lives */
 #define VIB_MC_HASH	64
 
 /* What became of a packet; also the index of the counter that goes up. */
@@ -75,6 +76,7 @@ enum vib_strict {
 	VIB_S_TOO_MANY_SGE,
 	VIB_S_BAD_LKEY,
 	VIB_S_DMA_ADDR,
+	VIB_S_DESTROYED,
 	VIB_S_LEAK,
 	VIB_STRICTS
 };
@@ -116,6 +118,7 @@ struct vib_pd {
 
 struct vib_ah {
 	struct ib_ah ibah;
+	u32 magic;
 	struct rdma_ah_attr attr;
 };
 
@@ -127,6 +130,7 @@ struct vib_cqe {
 
 struct vib_cq {
 	struct ib_cq ibcq;
+	u32 magic;
 	spinlock_t lock;	/* the ring and arming */
 	struct vib_cqe *ring;
 	u32 size;
@@ -179,6 +183,7 @@ struct vib_rc;
 
 struct vib_qp {
 	struct ib_qp ibqp;
+	u32 magic;
 	struct vib_hca *hca;
 	struct vib_port *port;
 	struct vib_cq *scq;
