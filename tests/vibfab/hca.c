@@ -359,6 +359,7 @@ int vib_hca_add(u32 index)
 {
 	u32 first = 1 + index * vib_par.ports;
 	struct vib_hca *hca;
+	char name[16];
 	u32 i;
 	int err;
 
@@ -393,7 +394,9 @@ int vib_hca_add(u32 index)
 		rcu_assign_pointer(vib_fab.port[first + i], &hca->port[i]);
 		vib_sm_port_plugged(&hca->port[i]);
 	}
-	err = ib_register_device(&hca->ibdev, "vib%d",
+	/* by index, so that a port keeps its name whatever is plugged when */
+	snprintf(name, sizeof(name), "vib%u", index);
+	err = ib_register_device(&hca->ibdev, name,
 				 vib_par.dma_direct ? hca->parent : NULL);
 	if (err)
 		goto err_unplug;
