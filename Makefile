@@ -7,7 +7,7 @@ SUITE  ?=
 
 .DEFAULT_GOAL := all
 
-.PHONY: all modules modules_install clean help setup module demo test lint clippy panics guest-tests
+.PHONY: all modules modules_install clean help setup module demo test check lint clippy panics guest-tests
 
 help: ## list the targets
 	@sed -n 's/^\([a-z_-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -49,6 +49,9 @@ demo: ## boot a guest, load the module, ping and iperf3 over it
 
 test: ## run everything that checks anything; SUITE=name runs one guest suite
 	@scripts/test $(SUITE)
+
+check: ## run what needs no guest: lint, host tests, the scripts' tests, the build
+	@scripts/test --no-guests
 
 lint: ## formatting, style, architecture checks and clippy; warnings are errors
 	@scripts/lint

@@ -30,14 +30,9 @@ void ipoib_h_dev_put(struct net_device *dev)
 	dev_put(dev);
 }
 
-struct net *ipoib_h_dev_net(struct net_device *dev)
+void ipoib_h_dev_net_set(struct net_device *dev, struct net *net)
 {
-	return dev_net(dev);
-}
-
-void ipoib_h_dev_net_set_init(struct net_device *dev)
-{
-	dev_net_set(dev, &init_net);
+	dev_net_set(dev, net);
 }
 
 void ipoib_h_set_netdev_dev(struct net_device *dev, struct device *parent)

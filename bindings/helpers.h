@@ -14,8 +14,7 @@
 void *ipoib_h_netdev_priv(struct net_device *dev);
 void ipoib_h_dev_hold(struct net_device *dev);
 void ipoib_h_dev_put(struct net_device *dev);
-struct net *ipoib_h_dev_net(struct net_device *dev);
-void ipoib_h_dev_net_set_init(struct net_device *dev);
+void ipoib_h_dev_net_set(struct net_device *dev, struct net *net);
 void ipoib_h_set_netdev_dev(struct net_device *dev, struct device *parent);
 void ipoib_h_keep_dst(struct net_device *dev);
 bool ipoib_h_netif_running(struct net_device *dev);

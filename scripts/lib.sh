@@ -37,6 +37,11 @@ need_arch() {
         die "architecture '$arch' is not supported: the build root and the guest are amd64 only"
 }
 
+need_mounts() {
+    unshare --mount --propagation private -- true 2>/dev/null ||
+        die "mount namespaces are not permitted here: a container needs CAP_SYS_ADMIN for this"
+}
+
 # need_disk DIR GIGABYTES
 need_disk() {
     local have

@@ -169,17 +169,17 @@ def write_job(job, opts, role, guests, script):
         (job / name).touch()
 
 
-def kernel_line(opts):
+def kernel_line(opts, accel):
     line = (
         "console=ttyS0 loglevel=5 panic=-1 oops=panic net.ifnames=0 mitigations=off log_buf_len=4M"
         " watchdog_thresh=60 sysctl.kernel.hung_task_timeout_secs=180 rcupdate.rcu_cpu_stall_timeout=120"
-        " random.trust_cpu=on systemd.mask=all no_timer_check tsc=reliable"
+        " random.trust_cpu=on"
     )
     if opts.plain:
         line += " kfence.sample_interval=0 nokaslr"
     else:
         line += " slab_debug=FZPU kfence.sample_interval=10"
-    return f"{line} {opts.append}".strip()
+    return f"{line} {qemu.clock(accel, opts.icount)} {opts.append}".strip()
 
 
 class Tail:
@@ -324,7 +324,7 @@ def main():
                     "-netdev", f"stream,id=n0,{server},addr.type=unix,addr.path={job}/link.sock",
                     "-device", f"virtio-net-pci,netdev=n0,mac={mac},romfile=",
                 ]
-            g.start(base, opts.smp, opts.mem, kernel, initrd, kernel_line(opts), extra,
+            g.start(base, opts.smp, opts.mem, kernel, initrd, kernel_line(opts, accel), extra,
                     interactive=opts.command == "shell" and g.role == "A")
         reason = watch(opts, guests)
     finally:

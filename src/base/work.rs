@@ -86,6 +86,13 @@ impl OrderedQueue {
         drop(queued);
     }
 
+    /// Waits until everything that is queued now has run, also what is delayed no longer. May sleep;
+    /// not from one of the queue's items.
+    pub(crate) fn flush(&self) {
+        // SAFETY: live by the type invariant.
+        unsafe { bindings::__flush_workqueue(self.ptr.as_ptr()) }
+    }
+
     /// Makes `item` run in `ms` milliseconds, unless it is pending already. Any context.
     pub(crate) fn run_in<T, const ID: u64>(&self, item: Arc<T>, ms: u64)
     where
@@ -115,20 +122,32 @@ impl Drop for OrderedQueue {
 
 /// Takes `item` off its queue and waits until it does not run. May sleep; not from the item itself.
 ///
-/// The caller sees to it that nobody queues the item again.
+/// An item that is queued while this goes on, by itself included, is taken off again, or runs and is
+/// waited for. The caller sees to it that nobody queues it later.
 pub(crate) fn cancel_sync<T, const ID: u64>(item: &Arc<T>)
 where
     T: WorkItem<ID, Pointer = Arc<T>> + HasDelayedWork<T, ID>,
 {
     let ptr: *const T = &**item;
-    // SAFETY: `item` keeps the value, and with it the embedded `delayed_work`, alive.
-    let cancelled = unsafe {
-        let work = Work::raw_get(T::raw_get_work(ptr.cast_mut()));
-        bindings::cancel_delayed_work_sync(container_of!(work, bindings::delayed_work, work))
-    };
-    if cancelled {
-        // SAFETY: a pending item owns one reference, leaked by the enqueue; the cancellation has
-        // taken the item off its queue, so that reference is ours to drop.
-        drop(unsafe { Arc::from_raw(ptr) });
+    // Not `cancel_delayed_work_sync`: while it waits, the item cannot be queued, and
+    // `mod_delayed_work_on` does not say so. `kick` would leave behind the reference that belongs
+    // to a pending item, for ever.
+    loop {
+        // SAFETY: `item` keeps the value, and with it the embedded `delayed_work`, alive.
+        let (cancelled, waited) = unsafe {
+            let work = Work::raw_get(T::raw_get_work(ptr.cast_mut()));
+            (
+                bindings::cancel_delayed_work(container_of!(work, bindings::delayed_work, work)),
+                bindings::flush_work(work),
+            )
+        };
+        if cancelled {
+            // SAFETY: a pending item owns one reference, leaked by the enqueue; the cancellation
+            // has taken the item off its queue, so that reference is ours to drop.
+            drop(unsafe { Arc::from_raw(ptr) });
+        }
+        if !cancelled && !waited {
+            break;
+        }
     }
 }

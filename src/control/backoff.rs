@@ -47,15 +47,15 @@ impl Backoff {
     /// most `cap`; of that, a share between one half and the whole, chosen by `random`. At least 1 ms.
     #[inline]
     pub fn next(&mut self, config: &Config, random: u32) -> Millis {
-        let full = (config.base as u64)
+        let full = u64::from(config.base)
             .checked_shl(self.attempts.min(31))
             .unwrap_or(u64::MAX)
-            .min(config.cap as u64);
+            .min(u64::from(config.cap));
         self.attempts = self.attempts.saturating_add(1);
         let low = full.div_ceil(2);
         // `full` fits 32 bits, so the product fits 64.
         let spread = full.saturating_sub(low).saturating_add(1);
-        let extra = spread.saturating_mul(random as u64) >> 32;
+        let extra = spread.saturating_mul(u64::from(random)) >> 32;
         Millis(low.saturating_add(extra).max(1))
     }
 

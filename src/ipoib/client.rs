@@ -67,10 +67,20 @@ struct Parent {
     port: Closing,
     files: Arc<debugfs::Files>,
     _device: Registration<Interface>,
+    _last: Settling,
 }
 
 /// Ends a port's work when dropped.
 struct Closing(Arc<Port>);
+
+/// Lets an interface's worker come to rest when dropped.
+struct Settling(Arc<Interface>);
+
+impl Drop for Settling {
+    fn drop(&mut self) {
+        self.0.settle();
+    }
+}
 
 impl Drop for Closing {
     fn drop(&mut self) {
@@ -167,6 +177,7 @@ fn add_port(
     let n = queue::count(params, &device);
     let first_vector = NEXT_VECTOR.fetch_add(n, Relaxed);
     let iface = Interface::new(*params, port.0.clone(), resolver, first_vector)?;
+    let net = device.net()?;
     let netdev = Unregistered::new(c"ib%d", n, iface.clone())?;
     let (hw, queues) = Hardware::create(&iface, netdev.device(), n)?;
     iface.equip(netdev.device(), hw, queues);
@@ -180,20 +191,22 @@ fn add_port(
         scatter: device.attrs().max_send_sge > 1,
         port: u16::try_from(number.saturating_sub(1)).unwrap_or(0),
         parent: device.parent_device(),
+        net,
     };
     port.0.set_interface(iface.clone());
-    let registered = netdev.register(&config);
-    if registered.is_err() {
+    let registered = netdev.register(&config).map_err(|(e, netdev)| {
         // Registration may or may not have called `uninit`.
         iface.strip();
-    }
-    let registered = registered?;
+        drop(netdev);
+        e
+    })?;
     let files = Arc::pin_init(debugfs::Files::new(&iface), GFP_KERNEL)?;
     files.follow(registered.device());
     Ok(Parent {
         port,
         files,
         _device: registered,
+        _last: Settling(iface),
     })
 }
 

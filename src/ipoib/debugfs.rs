@@ -15,9 +15,12 @@ use kernel::{
     },
 };
 
-use super::interface::{
-    Interface,
-    Running, //
+use super::{
+    interface::{
+        Interface,
+        Running, //
+    },
+    recovery, //
 };
 use crate::{
     base::{
@@ -107,7 +110,7 @@ fn write_queues(f: &mut fmt::Formatter<'_>, iface: &Interface) -> fmt::Result {
         let stats = &shared.stats;
         writeln!(
             f,
-            "queue {}: qpn {:#08x} {} rx {} tx {} failed {} polls {} doorbells {} stops {}",
+            "queue {}: qpn {:#08x} {} rx {} tx {} failed {} polls {} doorbells {} stops {} free {} of {}",
             shared.index,
             queue.qpn.get(),
             if shared.running() {
@@ -120,7 +123,11 @@ fn write_queues(f: &mut fmt::Formatter<'_>, iface: &Interface) -> fmt::Result {
             stats.tx_failed.get(),
             stats.polls.get(),
             stats.doorbells.get(),
-            stats.stops.get()
+            stats.stops.get(),
+            iface
+                .device()
+                .map_or(0, |dev| recovery::free_slots(&dev, queue)),
+            shared.ring.size()
         )?;
         for (reason, counter) in RxDrop::ALL.iter().zip(&stats.rx_drops) {
             if counter.get() > 0 {

@@ -77,6 +77,8 @@ impl Ethtool for Interface {
                 ("polls", &stats.polls),
                 ("doorbells", &stats.doorbells),
                 ("stops", &stats.stops),
+                ("timeouts", &stats.timeouts),
+                ("recoveries", &stats.recoveries),
             ] {
                 f(fmt!("queue_{}_{}", i, name), counter.get());
             }

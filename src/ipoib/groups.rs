@@ -210,14 +210,16 @@ impl Groups {
 
     /// Takes over the list of groups that the stack wants to hear (MC-18).
     pub(crate) fn set_listeners(&mut self, cx: &mut Cx<'_>) {
-        let listeners = cx.iface.listeners();
+        let Ok(listeners) = cx.iface.listeners() else {
+            cx.iface.retry(super::worker::MULTICAST);
+            return;
+        };
         for entry in self.map.values_mut() {
             entry.listed = false;
         }
         let broadcast = self.broadcast;
         for group in listeners.iter().filter(|group| **group != broadcast) {
             if self.ensure(group).is_err() {
-                // The list is kept: look again soon.
                 cx.iface.retry(super::worker::MULTICAST);
                 continue;
             }

@@ -2,8 +2,6 @@
 
 //! An interface: its identity, its tables, its events, and the control state that the worker owns.
 
-use core::ops::Deref;
-
 use kernel::{
     impl_has_delayed_work,
     new_delayed_work,
@@ -107,8 +105,6 @@ pub(crate) struct Running {
     pub(crate) groups: Groups,
     pub(crate) paths: Paths,
     pub(crate) recovery: Recovery,
-    /// What the port looked like when the worker last acted on it.
-    pub(crate) seen: Seen,
     /// The broadcast group's parameters that are in force.
     pub(crate) broadcast: Option<join::Params>,
     pub(crate) next_ageing: Millis,
@@ -119,6 +115,9 @@ pub(crate) struct Control {
     pub(crate) running: Option<Running>,
     pub(crate) hw: Option<Hardware>,
     pub(crate) port: control::port::Port,
+    /// What the port looked like when it was last acted on. Here and not in `Running`: a port that
+    /// changes while the interface is down changes the MTU and the address all the same.
+    pub(crate) seen: Seen,
     pub(crate) seq: Seq,
 }
 
@@ -190,6 +189,7 @@ impl Interface {
                     running: None,
                     hw: None,
                     port: control::port::Port::new(seen.mtu),
+                    seen,
                     seq: Seq::new(seed),
                 }, "control"),
                 wq,
@@ -315,6 +315,13 @@ impl Interface {
         self.wq.run_in(self.clone(), ms);
     }
 
+    /// Waits for what the worker still has to do. To be called by an owner when nothing posts any
+    /// more, so that the last reference is not dropped by the worker itself, which would have to
+    /// wait for its own end. May sleep.
+    pub(crate) fn settle(&self) {
+        self.wq.flush();
+    }
+
     /// Counts packets that were dropped while they waited. Control lock held.
     pub(crate) fn count_drops(&self, reason: TxDrop, packets: usize) {
         if let Some(counter) = self.drops.get(reason.index()) {
@@ -327,10 +334,16 @@ impl Interface {
         &self.drops
     }
 
-    /// The groups that the stack wants to hear, as last told.
-    /// They do not change while the result lives. May sleep.
-    pub(crate) fn listeners(&self) -> impl Deref<Target = KVec<Gid>> + '_ {
-        self.listeners.lock()
+    /// A copy of the groups that the stack wants to hear, as last told. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn listeners(&self) -> Result<KVec<Gid>> {
+        let listeners = self.listeners.lock();
+        let mut copy = KVec::with_capacity(listeners.len(), GFP_KERNEL)?;
+        copy.extend_from_slice(&listeners, GFP_KERNEL)?;
+        Ok(copy)
     }
 
     /// Takes over the groups that the stack wants to hear.

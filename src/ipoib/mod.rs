@@ -22,7 +22,9 @@
 //! 5. the writer lock of a group of chains in the neighbour table (BH off)
 //! 6. a neighbour's `wait` (BH off)
 //!
-//! `Port::state`, `Interface::dev`, `Interface::chores` and `PathQuery::answer` are leaf spinlocks.
+//! `Interface::listeners` and `Port::interface` are mutexes below `control` that nothing else is
+//! taken under; `Port::state`, `Interface::dev`, `Interface::chores` and `Reply::answer` are leaf
+//! spinlocks.
 
 #![deny(unsafe_code)]
 

@@ -71,6 +71,32 @@ pub(crate) struct Neigh {
     wait: SpinLockBh<Waiting>,
 }
 
+/// What waits on all destinations of an interface together, so that many unreachable peers cannot
+/// pin more than [`Limits::INTERFACE`]. Touched only where packets wait.
+struct Pool {
+    packets: Atomic<u32>,
+    bytes: Atomic<u32>,
+}
+
+impl Pool {
+    /// Charges a packet; whether there was room.
+    fn admit(&self, len: u32) -> bool {
+        let packets = self.packets.fetch_add(1, Relaxed);
+        let bytes = self.bytes.fetch_add(len, Relaxed);
+        let limits = Limits::INTERFACE;
+        let fits = packets < limits.packets && bytes.saturating_add(len) <= limits.bytes;
+        if !fits {
+            self.release(1, len);
+        }
+        fits
+    }
+
+    fn release(&self, packets: u32, bytes: u32) {
+        let _ = self.packets.fetch_sub(packets, Relaxed);
+        let _ = self.bytes.fetch_sub(bytes, Relaxed);
+    }
+}
+
 /// Packets that wait for the address handle.
 struct Waiting {
     list: SkbList,
@@ -134,7 +160,7 @@ impl Neigh {
     }
 
     /// Queues a packet, unless a handle has been published since the caller looked (TRAP-42).
-    fn queue(&self, skb: SkBuff) -> Queued {
+    fn queue(&self, skb: SkBuff, pool: &Pool) -> Queued {
         let mut wait = self.wait.lock();
         if !self.ah.is_none() {
             return Queued::Ready(skb);
@@ -142,7 +168,11 @@ impl Neigh {
         if wait.gone {
             return Queued::Dropped(TxDrop::Flushed);
         }
+        if !pool.admit(skb.len()) {
+            return Queued::Dropped(TxDrop::QueueFull);
+        }
         if !wait.budget.admit(skb.len()) {
+            pool.release(1, skb.len());
             return Queued::Dropped(TxDrop::QueueFull);
         }
         wait.list.push(skb);
@@ -150,16 +180,17 @@ impl Neigh {
     }
 
     /// Publishes `ah` and gives out what waited for it, which the caller sends.
-    fn publish(&self, ah: RcuArc<Ah>) -> SkbList {
+    fn publish(&self, ah: RcuArc<Ah>, pool: &Pool) -> SkbList {
         let old = self.ah.swap(Some(ah));
-        let list = self.take_waiting();
+        let list = self.take_waiting(pool);
         drop(old);
         list
     }
 
     /// Takes the packets that wait.
-    fn take_waiting(&self) -> SkbList {
+    fn take_waiting(&self, pool: &Pool) -> SkbList {
         let mut wait = self.wait.lock();
+        pool.release(wait.budget.packets(), wait.budget.bytes());
         wait.budget.clear();
         wait.list.take()
     }
@@ -179,6 +210,7 @@ pub(crate) enum Queued {
 pub(crate) struct Neighbours {
     table: RcuHash<Neigh>,
     seed: u32,
+    pool: Pool,
 }
 
 impl Neighbours {
@@ -187,6 +219,10 @@ impl Neighbours {
         Ok(Self {
             table: RcuHash::new(CHAINS)?,
             seed: time::random_u32(),
+            pool: Pool {
+                packets: Atomic::new(0),
+                bytes: Atomic::new(0),
+            },
         })
     }
 
@@ -215,7 +251,7 @@ impl Neighbours {
         let Ok(neigh) = made else {
             return Queued::Dropped(TxDrop::NoMemory);
         };
-        let queued = neigh.queue(skb);
+        let queued = neigh.queue(skb, &self.pool);
         if matches!(queued, Queued::Waits) {
             self.table.mark(hash);
         }
@@ -254,7 +290,7 @@ impl Neighbours {
 
     /// Publishes `ah` for every entry of `gid`; `send` gets what waited.
     pub(crate) fn publish(&self, gid: &Gid, ah: &RcuArc<Ah>, mut send: impl FnMut(SkbList)) {
-        self.for_gid(gid, |neigh| send(neigh.publish(ah.clone())));
+        self.for_gid(gid, |neigh| send(neigh.publish(ah.clone(), &self.pool)));
     }
 
     /// Withdraws the handle of every entry of `gid`.
@@ -265,7 +301,7 @@ impl Neighbours {
     /// Drops what waits for `gid`; `count` gets the number of packets.
     pub(crate) fn drop_waiting(&self, gid: &Gid, mut count: impl FnMut(usize)) {
         self.for_gid(gid, |neigh| {
-            let list = neigh.take_waiting();
+            let list = neigh.take_waiting(&self.pool);
             count(list.len());
         });
     }
@@ -291,7 +327,7 @@ impl Neighbours {
             if yes {
                 drop(neigh.ah.swap(None));
                 neigh.wait.lock().gone = true;
-                let list = neigh.take_waiting();
+                let list = neigh.take_waiting(&self.pool);
                 if list.len() > 0 {
                     count(TxDrop::Flushed, list.len());
                 }

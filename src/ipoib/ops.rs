@@ -69,6 +69,7 @@ impl Ops for Interface {
             hw,
             port,
             seq,
+            ..
         } = &mut *guard;
         let hw = hw.as_mut().ok_or(ENODEV)?;
         for queue in this.queues() {
@@ -97,7 +98,6 @@ impl Ops for Interface {
                 groups,
                 paths: Paths::new(),
                 recovery: Recovery::new(&mut cx, this.queues().len())?,
-                seen: this.port().seen(),
                 broadcast: None,
                 next_ageing: Ageing::default().next_pass(cx.now),
             })
@@ -132,6 +132,7 @@ impl Ops for Interface {
             hw,
             port,
             seq,
+            ..
         } = &mut *guard;
         let actions = port.step(Event::Admin(false));
         this.port_actions(dev, actions);

@@ -113,7 +113,9 @@ impl Paths {
                     }
                     Action::DropPending(reason) => drop_waiting(cx, gid, reason),
                     Action::CancelQuery { id } => {
-                        self.backlog.retain(|waiting| waiting.id != id);
+                        if let Some(at) = self.backlog.iter().position(|w| w.id == id) {
+                            drop(self.backlog.remove(at));
+                        }
                         if remove_query(&mut self.queries, id).is_some() {
                             self.cap.release();
                         }

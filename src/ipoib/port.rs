@@ -156,6 +156,9 @@ impl Port {
     pub(crate) fn close(self: &Arc<Self>) {
         self.flags.set(CLOSED);
         work::cancel_sync(self);
+        // A kick that raced with the flag may have queued the item once more. It must not be the
+        // last to hold the port, nor through it the queue that it runs on.
+        self.queue.flush();
         let interface = self.interface.lock().take();
         drop(interface);
     }

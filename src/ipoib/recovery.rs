@@ -22,7 +22,10 @@ use crate::{
         },
         time::Millis, //
     },
-    net::txq::TxQueue,
+    net::{
+        device::Device,
+        txq::TxQueue, //
+    },
     rdma::QpState, //
 };
 
@@ -67,7 +70,9 @@ impl Recovery {
             if concerns.starving {
                 queue.napi.schedule();
             }
-            if concerns.stalled && self.state(index) == Some(State::Running) {
+            // The watchdog has had the queue polled; what that got going needs no reset.
+            if concerns.stalled && self.state(index) == Some(State::Running) && stopped(cx, queue) {
+                queue.shared.stats.timeouts.add(1);
                 diagnose(cx, queue);
                 self.step(cx, index, Event::Stalled);
             }
@@ -89,7 +94,10 @@ impl Recovery {
 
     /// A queue pair in RTS may still have a ring that a failed post has broken.
     fn check_ring(&mut self, cx: &mut Cx<'_>, index: usize) {
-        let broken = with_ring(cx, index, |side| {
+        let Some(queue) = cx.iface.queue(index) else {
+            return;
+        };
+        let broken = with_ring(cx.dev, queue, |side| {
             side.sends.as_ref().is_some_and(|sends| sends.is_broken())
         });
         if broken == Some(true) {
@@ -185,7 +193,10 @@ impl Recovery {
                             }
                         });
                     }
-                    Action::Resume => resume(cx, queue),
+                    Action::Resume => {
+                        queue.shared.stats.recoveries.add(1);
+                        resume(cx, queue);
+                    }
                     // `tick` computes the earliest of all.
                     Action::ArmTimer(_) => {}
                 }
@@ -212,16 +223,28 @@ fn resume(cx: &Cx<'_>, queue: &Queue) {
     }
 }
 
+/// Whether the stack may not transmit on the queue.
+fn stopped(cx: &Cx<'_>, queue: &Queue) -> bool {
+    TxQueue::new(cx.dev, queue.shared.index).is_some_and(|txq| txq.lock().ops().xmit_stopped())
+}
+
 /// Runs `f` on the transmit side of a queue, under its lock.
 fn with_ring<R>(
-    cx: &Cx<'_>,
-    index: usize,
+    dev: &Device,
+    queue: &Queue,
     f: impl FnOnce(&mut super::queue::TxSide) -> R,
 ) -> Option<R> {
-    let queue = cx.iface.queue(index)?;
-    let txq = TxQueue::new(cx.dev, queue.shared.index)?;
+    let txq = TxQueue::new(dev, queue.shared.index)?;
     let mut lock = txq.lock();
     queue.tx.get(&mut lock).map(|(side, _)| f(side))
+}
+
+/// Free slots of the send ring; 0 when there is no ring. Takes the transmit lock.
+pub(crate) fn free_slots(dev: &Device, queue: &Queue) -> usize {
+    let free = with_ring(dev, queue, |side| {
+        side.sends.as_mut().map_or(0, |sends| sends.free_slots())
+    });
+    free.unwrap_or(0)
 }
 
 /// Tells once what a stuck queue looks like (QP-21, B19).
@@ -229,9 +252,7 @@ fn diagnose(cx: &mut Cx<'_>, queue: &Queue) {
     let index = queue.shared.index;
     let state = cx.hw.query_queue(queue);
     let idle = TxQueue::new(cx.dev, index).map_or(0, |txq| txq.idle_ms());
-    let free = with_ring(cx, index.into(), |side| {
-        side.sends.as_mut().map_or(0, |sends| sends.free_slots())
-    });
+    let free = free_slots(cx.dev, queue);
     pr_warn!(
         "{}: transmit timeout: latency {} msecs\n",
         cx.dev.name(),
@@ -241,7 +262,7 @@ fn diagnose(cx: &mut Cx<'_>, queue: &Queue) {
         "{}: queue stopped: queue {}, free {} of {}, queue pair {:?}; resetting it\n",
         cx.dev.name(),
         index,
-        free.unwrap_or(0),
+        free,
         queue.shared.ring.size(),
         state
     );

@@ -10,7 +10,8 @@ use crate::{
 };
 
 /// Counters of one queue. Those of the receive side and of completions have the queue's NAPI as
-/// their only writer, those of the transmit side the holder of the queue's transmit lock.
+/// their only writer, those of the transmit side the holder of the queue's transmit lock, the last
+/// ones the worker.
 #[derive(Default)]
 pub(crate) struct QueueStats {
     // Receive side and completions.
@@ -26,6 +27,9 @@ pub(crate) struct QueueStats {
     pub(crate) tx_drops: [Counter; TxDrop::COUNT],
     pub(crate) doorbells: Counter,
     pub(crate) stops: Counter,
+    // The worker.
+    pub(crate) timeouts: Counter,
+    pub(crate) recoveries: Counter,
 }
 
 impl QueueStats {

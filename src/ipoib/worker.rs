@@ -17,6 +17,7 @@ use super::{
         Interface,
         Running, //
     },
+    port::Seen,
     queue::Hardware, //
 };
 use crate::{
@@ -83,11 +84,11 @@ impl WorkItem for Interface {
             running,
             hw,
             port,
+            seen,
             seq,
         } = &mut *guard;
         let events = this.events.take();
-        let (Some(running), Some(hw), Some(dev)) = (running.as_mut(), hw.as_mut(), this.device())
-        else {
+        let (Some(hw), Some(dev)) = (hw.as_mut(), this.device()) else {
             return;
         };
         let mut cx = Cx {
@@ -99,8 +100,11 @@ impl WorkItem for Interface {
         };
 
         if events & PORT != 0 {
-            port_changed(&mut cx, running, port);
+            port_changed(&mut cx, running.as_mut(), port, seen);
         }
+        let Some(running) = running.as_mut() else {
+            return;
+        };
         if events & REREGISTER != 0 {
             running.groups.reregister(&mut cx, SPREAD);
             running.paths.refresh_all(&mut cx, SPREAD);
@@ -122,7 +126,7 @@ impl WorkItem for Interface {
         running.groups.tick(&mut cx);
         running.recovery.tick(&mut cx);
         age(&mut cx, running);
-        settle(&mut cx, running, port);
+        settle(&mut cx, running, port, seen);
 
         let deadline = Millis::earliest(
             Millis::earliest(running.paths.deadline(), running.groups.deadline()),
@@ -135,27 +139,43 @@ impl WorkItem for Interface {
     }
 }
 
-/// Takes over what the port looks like now.
-pub(crate) fn port_changed(cx: &mut Cx<'_>, running: &mut Running, port: &mut control::port::Port) {
-    let seen = cx.iface.port().seen();
-    let before = core::mem::replace(&mut running.seen, seen);
+/// Takes over what the port looks like now; also while the interface is down.
+fn port_changed(
+    cx: &mut Cx<'_>,
+    mut running: Option<&mut Running>,
+    port: &mut control::port::Port,
+    seen: &mut Seen,
+) {
+    let now = cx.iface.port().seen();
+    let before = core::mem::replace(seen, now);
 
-    let actions = port.step(control::port::Event::Active(seen.active));
+    let actions = port.step(control::port::Event::Active(now.active));
     cx.iface.port_actions(cx.dev, actions);
-    if seen.mtu != before.mtu {
-        let actions = port.step(control::port::Event::Limit { ib_mtu: seen.mtu });
+    if now.mtu != before.mtu {
+        let actions = port.step(control::port::Event::Limit { ib_mtu: now.mtu });
         cx.iface.port_actions(cx.dev, actions);
-        running.groups.reregister(cx, Millis::ZERO);
-        if cx.iface.set_rx_limit(seen.mtu) {
-            running.recovery.restart_all(cx);
+        let too_small = cx.iface.set_rx_limit(now.mtu);
+        if let Some(running) = running.as_deref_mut() {
+            running.groups.reregister(cx, Millis::ZERO);
+            if too_small {
+                running.recovery.restart_all(cx);
+            }
         }
     }
-    if seen.gid != before.gid {
+    if now.gid != before.gid {
         // Handles carry our GID by index, and peers know us by the address.
-        cx.iface.address_changed(seen.gid);
-        running.groups.down(cx);
-        running.paths.invalidate_all(cx);
+        cx.iface.address_changed(now.gid);
+        if let Some(running) = running.as_deref_mut() {
+            running.groups.down(cx);
+            running.paths.invalidate_all(cx);
+            // Before the groups are joined again, or it would look as if nothing had changed:
+            // the data path would go by the old GID, and no group but the broadcast group follow.
+            settle(cx, running, port, &now);
+        }
     }
+    let Some(running) = running else {
+        return;
+    };
     if port.may_join() {
         running.groups.up(cx);
     } else {
@@ -204,7 +224,12 @@ fn age(cx: &mut Cx<'_>, running: &mut Running) {
 }
 
 /// Carries the state of the broadcast group over to carrier, MTU and the data path.
-fn settle(cx: &mut Cx<'_>, running: &mut Running, port: &mut control::port::Port) {
+fn settle(
+    cx: &mut Cx<'_>,
+    running: &mut Running,
+    port: &mut control::port::Port,
+    seen: &Seen,
+) {
     let params = running.groups.broadcast();
     if params == running.broadcast {
         return;
@@ -212,14 +237,14 @@ fn settle(cx: &mut Cx<'_>, running: &mut Running, port: &mut control::port::Port
     running.broadcast = params;
     let event = match params {
         Some(params) => {
-            let ib_mtu = crate::wire::mtu::from_code(params.mtu).unwrap_or(running.seen.mtu);
+            let ib_mtu = crate::wire::mtu::from_code(params.mtu).unwrap_or(seen.mtu);
             control::port::Event::BroadcastJoined { ib_mtu }
         }
         None => control::port::Event::BroadcastLost,
     };
     let actions = port.step(event);
     if let Some(params) = params {
-        publish_identity(cx, running, port, &params);
+        publish_identity(cx, seen, port, &params);
     }
     cx.iface.port_actions(cx.dev, actions);
     if params.is_some() {
@@ -230,13 +255,13 @@ fn settle(cx: &mut Cx<'_>, running: &mut Running, port: &mut control::port::Port
 /// Tells the data path who we are and what every frame must obey.
 fn publish_identity(
     cx: &mut Cx<'_>,
-    running: &Running,
+    seen: &Seen,
     port: &control::port::Port,
     params: &join::Params,
 ) {
     cx.hw.set_qkey(params.qkey);
     cx.iface
-        .publish_identity(&running.seen, params.qkey, port.group_limit());
+        .publish_identity(seen, params.qkey, port.group_limit());
 }
 
 /// Ends everything that a running interface has at the fabric; nothing is left in use afterwards.

@@ -27,7 +27,8 @@ use crate::sys::bindings;
 pub(crate) enum Change {
     /// The MTU has been changed.
     Mtu,
-    /// The device has been renamed.
+    /// The device may have a new name: it was renamed, or it came to another namespace, where a
+    /// name that is taken is exchanged without an event of its own.
     Name,
     /// The device has come up.
     Up,
@@ -91,7 +92,9 @@ impl<L: Listener> Registration<L> {
         let event = u32::try_from(event).unwrap_or(u32::MAX);
         let change = match bindings::netdev_cmd(event) {
             bindings::netdev_cmd::NETDEV_CHANGEMTU => Change::Mtu,
-            bindings::netdev_cmd::NETDEV_CHANGENAME => Change::Name,
+            bindings::netdev_cmd::NETDEV_CHANGENAME | bindings::netdev_cmd::NETDEV_REGISTER => {
+                Change::Name
+            }
             bindings::netdev_cmd::NETDEV_UP => Change::Up,
             bindings::netdev_cmd::NETDEV_CHANGEADDR => Change::Addr,
             _ => return 0,

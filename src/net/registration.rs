@@ -23,7 +23,10 @@ use super::{
         HARD_HEADER, //
     }, //
 };
-use crate::sys::bindings;
+use crate::{
+    base::netns::Net,
+    sys::bindings, //
+};
 
 /// Milliseconds that a stopped transmit queue may stay so before the watchdog calls (NET-7).
 const WATCHDOG_MS: u32 = 10_000;
@@ -46,6 +49,8 @@ pub(crate) struct Config<'a> {
     pub(crate) port: u16,
     /// The device that the interface hangs below in sysfs.
     pub(crate) parent: Option<&'a device::Device>,
+    /// The network namespace to appear in.
+    pub(crate) net: Net<'a>,
 }
 
 /// An allocated device that is not registered. Dropping it frees it.
@@ -95,6 +100,10 @@ impl<T: Ethtool> Unregistered<T> {
         if dev.is_null() {
             return Err(ENOMEM);
         }
+        // Completions come one by one where the hardware moderates nothing, and GRO would end with
+        // each of them: let it go on for 20 us. NAPI instances copy this when they are added.
+        // SAFETY: a new device that is not registered.
+        unsafe { bindings::netdev_sw_irq_coalesce_default_on(dev) };
         // SAFETY: a new device with a zeroed private area of the right size.
         unsafe { Adapter::<T>::install(dev, data) };
         // INVARIANT: allocated above and known to nobody else.
@@ -134,8 +143,12 @@ impl<T: Ethtool> Unregistered<T> {
     ///
     /// # Errors
     ///
-    /// What `register_netdev` says; the device is freed then.
-    pub(crate) fn register(self, config: &Config<'_>) -> Result<Registration<T>> {
+    /// What `register_netdev` says. The device comes back, and whatever holds a reference on it
+    /// must give it up before it is dropped.
+    pub(crate) fn register(
+        self,
+        config: &Config<'_>,
+    ) -> core::result::Result<Registration<T>, (Error, Self)> {
         // SAFETY: not registered, so nobody else reads or writes these fields yet.
         unsafe {
             let dev = &mut *self.dev;
@@ -153,6 +166,7 @@ impl<T: Ethtool> Unregistered<T> {
             dev.dev_port = config.port;
             dev.dev_id = config.port;
             bindings::ipoib_h_keep_dst(self.dev);
+            bindings::ipoib_h_dev_net_set(self.dev, config.net.as_ptr());
             bindings::dev_addr_mod(self.dev, 0, config.addr.as_ptr().cast(), ALEN);
             if let Some(parent) = config.parent {
                 // CAST: `Device` is a transparent wrapper of `struct device`.
@@ -163,7 +177,9 @@ impl<T: Ethtool> Unregistered<T> {
         // Carrier is the driver's to give: without this the stack would think it on.
         self.device().set_carrier(false);
         // SAFETY: fully set up; takes RTNL by itself.
-        to_result(unsafe { bindings::register_netdev(self.dev) })?;
+        if let Err(e) = to_result(unsafe { bindings::register_netdev(self.dev) }) {
+            return Err((e, self));
+        }
         let this = core::mem::ManuallyDrop::new(self);
         // INVARIANT: registered just now.
         Ok(Registration {

@@ -11,7 +11,7 @@ use kernel::{
 };
 
 use super::port::Port;
-use crate::sys::bindings as sys;
+use crate::{base::netns::Net, sys::bindings as sys};
 
 /// A piece of text of the device, at most `N` bytes long.
 #[derive(Clone, Copy)]
@@ -224,12 +224,18 @@ impl DeviceHandle {
         unsafe { &raw mut (*self.as_ptr()).__bindgen_anon_1 }.cast()
     }
 
-    /// The network namespace that the device belongs to; valid as long as `self`.
+    /// The network namespace that the device belongs to.
     ///
     /// Moving the device to another namespace detaches its clients first.
-    pub(crate) fn net(&self) -> *mut kernel::bindings::net {
+    ///
+    /// Fails with `ENODEV` if there is none.
+    pub(crate) fn net(&self) -> Result<Net<'_>> {
         // SAFETY: The device is valid.
-        unsafe { sys::ipoib_h_rdma_dev_net(self.as_ptr()) }
+        let net = unsafe { sys::ipoib_h_rdma_dev_net(self.as_ptr()) };
+        let net = NonNull::new(net).ok_or(ENODEV)?;
+        // SAFETY: The namespace stays as long as the device is in it, which it does not leave while
+        // there are handles.
+        Ok(unsafe { Net::from_raw(net) })
     }
 
     /// The firmware version, empty if the driver does not tell. May sleep.

@@ -7,6 +7,7 @@ import time
 import pytest
 
 import net
+from driver import Driver
 
 JOB = pathlib.Path(os.environ.get("GUEST_JOB", "/tmp"))
 
@@ -39,6 +40,9 @@ def pytest_runtest_logreport(report):
     # teardown spoils a pass (the last line wins).
     if report.when == "call" or report.outcome != "passed":
         append("results", f"{report.outcome} {report.nodeid}")
+    if report.failed:
+        # The report at the end is lost if the guest does not live to see it.
+        append("failures", f"{report.nodeid} ({report.when})\n{report.longreprtext}\n")
 
 
 @pytest.fixture(scope="session")
@@ -51,6 +55,14 @@ def a():
 def b():
     """Side B: the other namespace, or the other guest."""
     return net.Side("B")
+
+
+@pytest.fixture
+def driver(a, b):
+    """The module, for tests that disturb it; what they leave is put right afterwards."""
+    world = Driver(a, b)
+    yield world
+    world.restore()
 
 
 @pytest.fixture(autouse=True)

@@ -1,10 +1,14 @@
-"""Many TCP flows with checked contents; an amount of data, not a time, ends them.
+"""TCP and UDP flows with checked contents; an amount of data, not a time, ends them.
 
     flows.py serve PORT                              answers until killed
     flows.py send ADDRESS PORT FLOWS OCTETS [both]   exit status 0 when every flow came through whole
+    flows.py datagrams ADDRESS PORT COUNT            exit status 0 when every UDP datagram came back unchanged
 
 Each flow sends OCTETS of its own pattern; the server answers with their CRC. With "both" the server
 sends as much back at the same time, which is checked too. Prints "N flows ok".
+
+Datagrams have sizes from 8 octets to 9000, WINDOW of them are under way at a time, and none is sent twice:
+a lost one fails. Prints "N datagrams ok".
 """
 
 import random
@@ -16,6 +20,10 @@ import zlib
 
 HEADER = struct.Struct("!QQ?")
 CHUNK = 1 << 16
+WINDOW = 8
+LARGEST = 9000
+# How long a datagram may take before it counts as lost; a loaded machine without KVM is slow.
+PATIENCE_SECONDS = 60
 
 
 def pattern(seed):
@@ -78,7 +86,45 @@ def answer(sock):
             print(f"flow broke off: {e}", file=sys.stderr)
 
 
+def echo(port):
+    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sock:
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+        sock.bind(("::", port))
+        while True:
+            data, peer = sock.recvfrom(1 << 16)
+            sock.sendto(data, peer)
+
+
+def datagrams(address, port, count):
+    kind = socket.AF_INET6 if ":" in address else socket.AF_INET
+    numbers = random.Random(count)
+    waiting, sent, good = {}, 0, 0
+    with socket.socket(kind, socket.SOCK_DGRAM) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+        sock.connect((address, port))
+        sock.settimeout(PATIENCE_SECONDS)
+        while good < count:
+            while sent < count and len(waiting) < WINDOW:
+                waiting[sent] = struct.pack("!Q", sent) + numbers.randbytes(numbers.randrange(LARGEST - 7))
+                sock.send(waiting[sent])
+                sent += 1
+            try:
+                data = sock.recv(1 << 16)
+            except TimeoutError:
+                print(f"lost: {sorted(waiting)}")
+                break
+            number = struct.unpack("!Q", data[:8])[0] if len(data) >= 8 else None
+            if waiting.pop(number, None) != data:
+                print(f"datagram {number} came twice or changed ({len(data)} octets)")
+                break
+            good += 1
+    print(f"{good} datagrams ok")
+    return 0 if good == count else 1
+
+
 def serve(port):
+    threading.Thread(target=echo, args=(port,), daemon=True).start()
     with socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=1024) as listener:
         while True:
             sock, _ = listener.accept()
@@ -121,6 +167,8 @@ def main():
             serve(int(port))
         case ["send", address, port, flows, octets, *both]:
             sys.exit(send(address, int(port), int(flows), int(octets), both == ["both"]))
+        case ["datagrams", address, port, count]:
+            sys.exit(datagrams(address, int(port), int(count)))
         case _:
             sys.exit(__doc__)
 

@@ -240,6 +240,12 @@ class FlowServer:
         cmd = ["python3", "-B", "/src/tests/guest/flows.py", "send", self.side.address(family), self.port]
         return client.command(*cmd, flows, octets, *(["both"] if both else []))
 
+    def datagrams(self, client, count, family=4, timeout=600):
+        """Exchanges UDP datagrams; "N datagrams ok" when none was lost."""
+        cmd = ["python3", "-B", "/src/tests/guest/flows.py", "datagrams", self.side.address(family), self.port, count]
+        done = client.run(*cmd, check=False, timeout=timeout)
+        return done.stdout.strip() or done.stderr
+
     def run(self, client, flows, octets, both=False, family=4, timeout=600):
         """Sends and returns what the sender says last; "N flows ok" when all went well."""
         done = run(self.command(client, flows, octets, both, family), check=False, timeout=timeout)
