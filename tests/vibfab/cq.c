@@ -221,7 +221,11 @@ int vib_req_notify_cq(struct ib_cq *ibcq, enum ib_cq_notify_flags flags)
 	u8 want = flags & IB_CQ_SOLICITED_MASK;
 	int missed = 0;
 
-	if (vib_gone(cq->magic) || vib_fail(VIB_F_REQ_NOTIFY))
+	if (vib_gone(cq->magic))
+		return -EIO;
+	/* not the MAD layer's: it would never work again */
+	if (ibcq->poll_ctx != IB_POLL_UNBOUND_WORKQUEUE &&
+	    vib_fail(VIB_F_REQ_NOTIFY))
 		return -EIO;
 	spin_lock_irqsave(&cq->lock, irq);
 	if (want == IB_CQ_NEXT_COMP || !cq->notify)

@@ -116,7 +116,7 @@ int vib_post_recv(struct ib_qp *ibqp, const struct ib_recv_wr *wr,
 	rcu_read_lock();
 	spin_lock_irqsave(&rq->lock, flags);
 	for (; wr && !err; wr = err ? wr : wr->next) {
-		if (vib_fail(VIB_F_POST_RECV)) {
+		if (qp->type > IB_QPT_GSI && vib_fail(VIB_F_POST_RECV)) {
 			err = -ENOMEM;
 		} else if (qp->state == IB_QPS_RESET) {
 			vib_strict(VIB_S_BAD_STATE_POST);

@@ -203,7 +203,7 @@ int vib_post_send(struct ib_qp *ibqp, const struct ib_send_wr *wr,
 	}
 	rcu_read_lock();
 	for (; wr; wr = wr->next) {
-		if (vib_fail(VIB_F_POST_SEND))
+		if (qp->type > IB_QPT_GSI && vib_fail(VIB_F_POST_SEND))
 			err = -ENOMEM;
 		else if (qp->rc)
 			err = vib_rc_post(qp, wr, &k);
