@@ -178,3 +178,12 @@ def test_child_interface_of_a_second_partition(a, b):
         side.run("ip", "link", "del", "child")
     vibfab.ctl("group 0x8002 del", f"port {A} pkey 1 0", f"port {B} pkey 1 0")
     recovered(a, b)
+
+
+def test_sending_with_a_zero_qkey_is_noticed(a, b):
+    vibfab.ctl("group 0xffff qkey 0")
+    net.wait_until("the strict counter", lambda: a.reaches(b.ip4) and vibfab.strict().get("no_qkey"))
+    vibfab.ctl("group 0xffff qkey 0x0b1b")
+    net.wait_until("the Q_Key", lambda: {q["qkey"] for q in vibfab.qps(A) + vibfab.qps(B) if q["port"]} == {0x0B1B})
+    recovered(a, b)
+    vibfab.ctl("strict clear")

@@ -123,3 +123,11 @@ def test_bad_parameters_are_refused(bad):
 def test_commands_at_load():
     assert reload('cmd=port vib0/1 down noevent; sa slow 10').returncode == 0
     assert vibfab.port("vib0/1")["link"] == 0 and vibfab.sa()["slow_ms"] == 10
+
+
+def test_datagrams_without_a_driver():
+    """The micro-benchmark carries what it is told to and checks each completion."""
+    vibfab.ctl("bench vib0/1 vib1/1 1000 1024")
+    result = vibfab.lines("bench")[0]
+    assert result["packets"] >= 1000 and result["len"] == 1024 and result["ns_per_packet"] > 0
+    assert vibfab.port("vib1/1")["rx_pkts"] >= 1000
