@@ -8,6 +8,7 @@
 # and may set:
 #   PORT_A, PORT_B   RDMA device/port of each side, for example rxe0/1. One that is not in this guest is
 #                    empty. The driver's interfaces are found by the port's GID.
+#   PORT_C, PORT_D   ports of the in-tree driver with --driver both
 #   FABRIC_PARAMS    module parameters that ipoib_rs needs on this fabric
 #   FABRIC_HAS_NETDEVS, IF_A, IF_B   when the fabric brings network devices by itself
 # Header comments of a plug-in, read by the runner: "# guests: N", "# build: FOLDER" (a module of this
@@ -15,6 +16,8 @@
 
 PREPARE_ERROR='' FABRIC_PARAMS='' FABRIC_HAS_NETDEVS='' PORT_A='' PORT_B=''
 NS_A=a NS_B=b IF_A='' IF_B=''
+PORT_C='' PORT_D='' NS_C='' NS_D='' IF_C='' IF_D=''
+IP4_C=10.78.0.1 IP4_D=10.78.0.2 IP6_C=fd78::1 IP6_D=fd78::2
 IP4_A=10.77.0.1 IP4_B=10.77.0.2 IP6_A=fd77::1 IP6_B=fd77::2
 # Generous: a loaded machine without KVM is ten times slower than an idle one.
 PREPARE_SECONDS=${PREPARE_SECONDS:-120}
@@ -62,7 +65,7 @@ fabric_source() {
 
 namespaces_up() {
     local ns
-    for ns in "$NS_A" "$NS_B"; do
+    for ns in "$NS_A" "$NS_B" "$NS_C" "$NS_D"; do
         [ -n "$ns" ] || continue
         [ -e "/run/netns/$ns" ] || try "namespace $ns" ip netns add "$ns" || return
         try "namespace $ns" ip -n "$ns" link set lo up || return
@@ -98,6 +101,8 @@ driver_load() {
         done
         try "insmod $MODULE ${params[*]}" insmod "$MODULE" "${params[@]}"
         ;;
+    # In this order: the in-tree driver does not load when its kind of link is taken.
+    both | mixed) driver_load ib_ipoib && driver_load ipoib_rs "${2:-}" ;;
     *) bad "no such driver: $1" ;;
     esac
 }
@@ -160,10 +165,21 @@ carrier() { [ "$(ip netns exec "$1" cat "/sys/class/net/$2/carrier" 2>/dev/null)
 
 # ifaces_up [DRIVER]: both sides, then waits until they reach each other.
 ifaces_up() {
-    local driver
-    driver=$(driver_name "${1:-$GUEST_DRIVER}")
-    side_up A "$PORT_A" "$NS_A" $IP4_A $IP6_A "$driver" || return
-    side_up B "$PORT_B" "$NS_B" $IP4_B $IP6_B "$driver" || return
+    local driver=${1:-$GUEST_DRIVER} name peer
+    name=$(driver_name "$driver")
+    peer=$name
+    [ "$driver" != mixed ] || peer=ib_ipoib
+    side_up A "$PORT_A" "$NS_A" $IP4_A $IP6_A "$name" || return
+    side_up B "$PORT_B" "$NS_B" $IP4_B $IP6_B "$peer" || return
+    if [ "$driver" = both ]; then
+        NS_C=c NS_D=d
+        namespaces_up || return
+        side_up C "$PORT_C" "$NS_C" $IP4_C $IP6_C ib_ipoib || return
+        side_up D "$PORT_D" "$NS_D" $IP4_D $IP6_D ib_ipoib || return
+        wait_for "carrier on $IF_C" carrier "$NS_C" "$IF_C" || return
+        wait_for "carrier on $IF_D" carrier "$NS_D" "$IF_D" || return
+        wait_for "an answer from $IP4_D" ip netns exec "$NS_C" ping -q -c 1 -W 1 $IP4_D || return
+    fi
     [ -z "$NS_A" ] || wait_for "carrier on $IF_A" carrier "$NS_A" "$IF_A" || return
     [ -z "$NS_B" ] || wait_for "carrier on $IF_B" carrier "$NS_B" "$IF_B" || return
     [ "$GUEST_GUESTS" != 1 ] || peer_wait
@@ -181,6 +197,7 @@ peer_wait() {
 cat_mtu() { ip netns exec "$NS_A" cat "/sys/class/net/$IF_A/mtu"; }
 
 prepare_export() {
+    export NS_C NS_D IF_C IF_D IP4_C IP4_D IP6_C IP6_D PORT_C PORT_D
     export NS_A NS_B IF_A IF_B IP4_A IP4_B IP6_A IP6_B PORT_A PORT_B FABRIC_PARAMS
 }
 
@@ -207,7 +224,7 @@ bounded() {
 
 ifaces_down() {
     local ns
-    for ns in $NS_A $NS_B; do
+    for ns in $NS_A $NS_B $NS_C $NS_D; do
         [ -e "/run/netns/$ns" ] || continue
         ip netns pids "$ns" | xargs -r kill -KILL
         bounded "removing namespace $ns" ip netns del "$ns" || return

@@ -45,7 +45,10 @@ def parse(argv):
     for name in ("run", "shell"):
         p = sub.add_parser(name, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
         p.add_argument("--fabric", default="rxe", help=f"NAME[:key=value,...]; {', '.join(plugins())} (default rxe)")
-        p.add_argument("--driver", default="ipoib_rs", choices=["ipoib_rs", "ib_ipoib", "none"])
+        p.add_argument("--driver", default="ipoib_rs", choices=["ipoib_rs", "ib_ipoib", "both", "mixed", "none"],
+                       help="both: ipoib_rs on the first ports, ib_ipoib on the second ones (NS_C, NS_D, ...); "
+                       "mixed: ipoib_rs is side A, ib_ipoib side B; these two want --fabric vibfab")
+        p.add_argument("--sm", choices=["embedded", "opensm"], help="subnet manager of --fabric vibfab")
         p.add_argument("--kernel", default="stock", help="a file of scripts/kernels (default stock)")
         p.add_argument("--param", default="", metavar="'NAME=VALUE ...'", help="module parameters of the driver")
         p.add_argument("--smp", type=int, default=2, help="virtual CPUs (default 2)")
@@ -70,6 +73,10 @@ def parse(argv):
     if opts.smp < 1 or opts.mem < 256 or opts.timeout <= 0:
         top.error("--smp wants 1 or more, --mem 256 or more, --timeout more than 0")
     opts.fabric_name = opts.fabric.partition(":")[0]
+    if (opts.sm or opts.driver in ("both", "mixed")) and opts.fabric_name != "vibfab":
+        top.error("--sm and the drivers both and mixed want --fabric vibfab")
+    if opts.sm:
+        opts.fabric += f"{',' if ':' in opts.fabric else ':'}sm={opts.sm}"
     if opts.fabric_name not in plugins():
         top.error(f"no fabric '{opts.fabric_name}': there are {', '.join(plugins())}")
     for expression in opts.allow_log:

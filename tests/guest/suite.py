@@ -5,7 +5,8 @@
     suite.py --count NAME DIR  "passed failed" from what the guest left in DIR, complaints on stderr
 
 A suite file (TOML) has: fabric, driver (as for `scripts/guest run`), tests (files of this folder), and may
-have: param, smp, mem, timeout (seconds), allow_log (list of expressions), plain (true), kernel.
+have: param, smp, mem, timeout (seconds), allow_log (list of expressions), plain (true), kernel, append (kernel
+parameters).
 """
 
 import pathlib
@@ -14,7 +15,8 @@ import sys
 import tomllib
 
 HERE = pathlib.Path(__file__).parent
-KNOWN = {"fabric", "driver", "tests", "param", "smp", "mem", "timeout", "allow_log", "plain", "kernel", "about"}
+KNOWN = {"fabric", "driver", "tests", "param", "smp", "mem", "timeout", "allow_log", "plain", "kernel", "about",
+         "append"}
 
 
 def load(name):
@@ -38,7 +40,7 @@ def names():
 
 def options(suite):
     args = ["--fabric", suite["fabric"], "--driver", suite["driver"], "--timeout", str(suite.get("timeout", 900))]
-    for key in ("param", "smp", "mem", "kernel"):
+    for key in ("param", "smp", "mem", "kernel", "append"):
         if key in suite:
             args += [f"--{key}", str(suite[key])]
     for expression in suite.get("allow_log", []):
