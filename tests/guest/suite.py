@@ -2,11 +2,12 @@
 
     suite.py --list [NAME]     one line per suite: name, time limit, runner options (shell-quoted)
     suite.py --files NAME      the suite's test files
+                               (default: all but those by hand)
     suite.py --count NAME DIR  "passed failed" from what the guest left in DIR, complaints on stderr
 
 A suite file (TOML) has: fabric, driver (as for `scripts/guest run`), tests (files of this folder), and may
 have: param, smp, mem, timeout (seconds), allow_log (list of expressions), plain (true), kernel, append (kernel
-parameters).
+parameters), by_hand (true: runs only when it is named).
 """
 
 import pathlib
@@ -16,7 +17,7 @@ import tomllib
 
 HERE = pathlib.Path(__file__).parent
 KNOWN = {"fabric", "driver", "tests", "param", "smp", "mem", "timeout", "allow_log", "plain", "kernel", "about",
-         "append"}
+         "append", "by_hand"}
 
 
 def load(name):
@@ -36,6 +37,10 @@ def load(name):
 
 def names():
     return sorted(p.stem for p in (HERE / "suites").glob("*.toml"))
+
+
+def routine():
+    return [name for name in names() if not load(name).get("by_hand")]
 
 
 def options(suite):
@@ -73,7 +78,7 @@ def main():
     match sys.argv[1:]:
         case ["--list", *which]:
             # One argument may hold several names: `make test SUITE="x y"`.
-            for name in [n for w in which for n in w.split()] or names():
+            for name in [n for w in which for n in w.split()] or routine():
                 print(name, shlex.join(options(load(name))))
         case ["--files", name]:
             print("\n".join(load(name)["tests"]))
