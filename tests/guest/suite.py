@@ -1,8 +1,8 @@
 """The suites of guest tests: one file per suite in suites/, one boot per suite.
 
-    suite.py --list [NAME]     one line per suite: name, time limit, runner options (shell-quoted)
+    suite.py --list [NAME]     one line per suite: name, time limit, runner options (shell-quoted);
+                               without a name, all but those that run by hand
     suite.py --files NAME      the suite's test files
-                               (default: all but those by hand)
     suite.py --count NAME DIR  "passed failed" from what the guest left in DIR, complaints on stderr
 
 A suite file (TOML) has: fabric, driver (as for `scripts/guest run`), tests (files of this folder), and may
