@@ -163,6 +163,24 @@ impl<P: Poll> Napi<P> {
         }
     }
 
+    /// Whether `napi_complete_done` will start the timer that stands in for hardware events
+    /// (`napi_defer_hard_irqs` and `gro_flush_timeout`, as the user has set them).
+    ///
+    /// # Safety
+    ///
+    /// `napi` is live, and its poll function runs on this CPU.
+    unsafe fn deferred(napi: *const bindings::napi_struct, done: usize) -> bool {
+        // SAFETY: the caller's promise; the words are aligned and read whole.
+        unsafe {
+            let rounds = if done > 0 {
+                core::ptr::addr_of!((*napi).defer_hard_irqs).read_volatile()
+            } else {
+                (*napi).defer_hard_irqs_count
+            };
+            rounds > 0 && core::ptr::addr_of!((*napi).gro_flush_timeout).read_volatile() > 0
+        }
+    }
+
     /// # Safety
     ///
     /// Called by the kernel for an instance that [`Self::new`] added, in softirq context.
@@ -191,6 +209,16 @@ impl<P: Poll> Napi<P> {
                 .min(budget - done);
             if done >= budget {
                 return budget as c_int;
+            }
+            // SAFETY: inside the poll function of a live instance; plain words that a user may set.
+            if unsafe { Self::deferred(napi, done) } {
+                // The timer polls again, and meanwhile completions gather.
+                // SAFETY: inside the poll function, with work left in the budget.
+                if unsafe { bindings::napi_complete_done(napi, done as c_int) } {
+                    // The user has just switched that off: nothing is armed, so look again.
+                    this.schedule();
+                }
+                return done as c_int;
             }
             // Armed while the instance is still ours: an event from now on marks it "missed", and
             // `napi_complete_done` schedules it again.
