@@ -1,11 +1,12 @@
 """The suites of guest tests: one file per suite in suites/, one boot per suite.
 
     suite.py --list [NAME]     one line per suite: name, time limit, runner options (shell-quoted)
-    suite.py --files NAME      the suite's test files
+    suite.py --files NAME      the suite's test files, and pytest's options that select from them
     suite.py --count NAME DIR  "passed failed" from what the guest left in DIR, complaints on stderr
 
 A suite file (TOML) has: fabric, driver (as for `scripts/guest run`), tests (files of this folder), and may
-have: param, smp, mem, timeout (seconds), allow_log (list of expressions), plain (true), kernel.
+have: param, smp, mem, timeout (seconds), allow_log (list of expressions), plain (true), kernel,
+only (which tests, as an expression of pytest's -k).
 """
 
 import pathlib
@@ -14,7 +15,7 @@ import sys
 import tomllib
 
 HERE = pathlib.Path(__file__).parent
-KNOWN = {"fabric", "driver", "tests", "param", "smp", "mem", "timeout", "allow_log", "plain", "kernel", "about"}
+KNOWN = {"fabric", "driver", "tests", "param", "smp", "mem", "timeout", "allow_log", "plain", "kernel", "about", "only"}
 
 
 def load(name):
@@ -74,7 +75,8 @@ def main():
             for name in [n for w in which for n in w.split()] or names():
                 print(name, shlex.join(options(load(name))))
         case ["--files", name]:
-            print("\n".join(load(name)["tests"]))
+            suite = load(name)
+            print("\n".join([*suite["tests"], *(["-k", suite["only"]] if "only" in suite else [])]))
         case ["--count", name, folder]:
             passed, failed, complaints = count(pathlib.Path(folder))
             for c in complaints:
