@@ -400,10 +400,11 @@ impl<B: DmaBuffer> RecvQueue<B> {
         self.capacity().saturating_sub(self.lent)
     }
 
-    /// Buffers lent, those on the chain included.
+    /// Buffers that were posted and have not completed. Those on the chain do not count: nothing
+    /// will complete them.
     #[inline]
     pub(crate) fn outstanding(&self) -> usize {
-        self.lent
+        self.lent.saturating_sub(self.filled)
     }
 
     /// Number of slots.
