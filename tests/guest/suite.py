@@ -2,12 +2,12 @@
 
     suite.py --list [NAME]     one line per suite: name, time limit, runner options (shell-quoted);
                                without a name, all but those that run by hand
-    suite.py --files NAME      the suite's test files
+    suite.py --files NAME      the suite's test files, and pytest's options that select from them
     suite.py --count NAME DIR  "passed failed" from what the guest left in DIR, complaints on stderr
 
 A suite file (TOML) has: fabric, driver (as for `scripts/guest run`), tests (files of this folder), and may
 have: param, smp, mem, timeout (seconds), allow_log (list of expressions), plain (true), kernel, append (kernel
-parameters), by_hand (true: runs only when it is named).
+parameters), by_hand (true: runs only when it is named), only (which tests, as an expression of pytest's -k).
 """
 
 import pathlib
@@ -17,7 +17,7 @@ import tomllib
 
 HERE = pathlib.Path(__file__).parent
 KNOWN = {"fabric", "driver", "tests", "param", "smp", "mem", "timeout", "allow_log", "plain", "kernel", "about",
-         "append", "by_hand"}
+         "append", "by_hand", "only"}
 
 
 def load(name):
@@ -81,7 +81,8 @@ def main():
             for name in [n for w in which for n in w.split()] or routine():
                 print(name, shlex.join(options(load(name))))
         case ["--files", name]:
-            print("\n".join(load(name)["tests"]))
+            suite = load(name)
+            print("\n".join([*suite["tests"], *(["-k", suite["only"]] if "only" in suite else [])]))
         case ["--count", name, folder]:
             passed, failed, complaints = count(pathlib.Path(folder))
             for c in complaints:
