@@ -138,9 +138,12 @@ side_up() {
         printf -v "$name" %s "$(iface_of_port "$port" "$driver")"
         try "moving ${!name}" ip link set "${!name}" netns "$ns" || return
     fi
-    ip netns exec "$ns" sysctl -qw net.ipv6.conf.default.accept_dad=0 "net.ipv6.conf.${!name}.accept_dad=0"
     try "address of ${!name}" ip -n "$ns" addr add "$ip4/24" dev "${!name}" || return
-    try "address of ${!name}" ip -n "$ns" addr add "$ip6/64" dev "${!name}" nodad || return
+    # Below its least MTU the interface has no IPv6 at all.
+    if [ "$(ip netns exec "$ns" cat "/sys/class/net/${!name}/mtu")" -ge 1280 ]; then
+        ip netns exec "$ns" sysctl -qw net.ipv6.conf.default.accept_dad=0 "net.ipv6.conf.${!name}.accept_dad=0"
+        try "address of ${!name}" ip -n "$ns" addr add "$ip6/64" dev "${!name}" nodad || return
+    fi
     try "up ${!name}" ip -n "$ns" link set "${!name}" up
 }
 
