@@ -14,6 +14,8 @@
 //!   wait and then rests until new ones come (MC-12). If the subnet administrator refuses send-only membership,
 //!   full membership without attachment takes its place (B48).
 //! - Packets that wait are sent or dropped within [`Policy::pending_life`], counted from the first one.
+//! - After joins that nobody answered, the node waits for its turn among all nodes ([`Group::set_turn`]), each time
+//!   twice as long: an administrator that is flooded by joins recovers only if they come apart.
 
 mod types;
 
@@ -72,6 +74,8 @@ pub struct Group {
     /// Send-only membership was refused by the subnet administrator.
     fallback: bool,
     last_failure: Option<Failure>,
+    /// This node's turn among all nodes.
+    turn: Millis,
     armed: Option<Millis>,
 }
 
@@ -95,8 +99,15 @@ impl Group {
             tries: 0,
             fallback: false,
             last_failure: None,
+            turn: Millis::ZERO,
             armed: None,
         }
+    }
+
+    /// How long this node leaves others to ask first when all of them ask ([`super::storm::Pace::turn`]). Zero,
+    /// the value at first, is right for small fabrics.
+    pub fn set_turn(&mut self, turn: Millis) {
+        self.turn = turn;
     }
 
     /// Takes one event.
@@ -237,12 +248,25 @@ impl Group {
         if cause == Failure::Refused && self.held.is_none() {
             self.unpublish(out);
         }
-        let config = match cause {
-            Failure::Timeout => &self.policy.slow,
-            Failure::Busy | Failure::Refused | Failure::Local => &self.policy.quick,
+        let delay = match cause {
+            Failure::Timeout => {
+                let turn = self.long_turn();
+                self.joins.next(&self.policy.slow, seq.random()).max(turn)
+            }
+            Failure::Busy | Failure::Refused | Failure::Local => {
+                self.joins.next(&self.policy.quick, seq.random())
+            }
         };
-        let delay = self.joins.next(config, seq.random());
         self.retry_at(now.saturating_add(delay), out);
+    }
+
+    /// The turn, doubled for each failure since the last answer.
+    fn long_turn(&self) -> Millis {
+        let turn = self
+            .turn
+            .0
+            .saturating_mul(1 << self.joins.attempts().min(8));
+        Millis(turn.min(self.policy.longest_turn.0))
     }
 
     fn retry_at(&mut self, at: Millis, out: &mut Actions) {

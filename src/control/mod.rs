@@ -34,5 +34,6 @@ pub mod port;
 pub mod reason;
 pub mod recovery;
 pub mod seq;
+pub mod storm;
 pub mod time;
 pub mod txstop;

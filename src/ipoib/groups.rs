@@ -115,6 +115,7 @@ impl Groups {
                 return;
             };
             let mut failed = false;
+            entry.machine.set_turn(cx.pace.turn());
             for action in entry.machine.step(event, cx.now, cx.seq) {
                 // What follows a failed set-up in the list builds on it.
                 if failed && matches!(action, Action::Publish | Action::SendPending) {

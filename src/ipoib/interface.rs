@@ -60,6 +60,7 @@ use crate::{
         port::Action,
         reason::TxDrop,
         seq::Seq,
+        storm::Pace,
         time::Millis, //
     },
     net::{
@@ -119,6 +120,8 @@ pub(crate) struct Control {
     /// changes while the interface is down changes the MTU and the address all the same.
     pub(crate) seen: Seen,
     pub(crate) seq: Seq,
+    /// When to ask, when all nodes do. Outlasts `Running`, as what the fabric can do does.
+    pub(crate) pace: Pace,
 }
 
 /// One interface.
@@ -191,6 +194,7 @@ impl Interface {
                     port: control::port::Port::new(seen.mtu),
                     seen,
                     seq: Seq::new(seed),
+                    pace: Pace::new(),
                 }, "control"),
                 wq,
                 work <- new_delayed_work!("Interface::work"),

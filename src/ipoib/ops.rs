@@ -69,6 +69,7 @@ impl Ops for Interface {
             hw,
             port,
             seq,
+            pace,
             ..
         } = &mut *guard;
         let hw = hw.as_mut().ok_or(ENODEV)?;
@@ -92,11 +93,12 @@ impl Ops for Interface {
             dev,
             now: Millis(time::now_ms()),
             seq,
+            pace,
         };
         let made = Groups::new(this.broadcast().gid()).and_then(|groups| {
             Ok(Running {
                 groups,
-                paths: Paths::new(),
+                paths: Paths::new(this.resolver().query_cap()),
                 recovery: Recovery::new(&mut cx, this.queues().len())?,
                 broadcast: None,
                 next_ageing: Ageing::default().next_pass(cx.now),
@@ -132,6 +134,7 @@ impl Ops for Interface {
             hw,
             port,
             seq,
+            pace,
             ..
         } = &mut *guard;
         let actions = port.step(Event::Admin(false));
@@ -146,6 +149,7 @@ impl Ops for Interface {
             dev,
             now: Millis(time::now_ms()),
             seq,
+            pace,
         };
         worker::shut_down(&mut cx, &mut running);
         drop(running);

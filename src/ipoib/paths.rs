@@ -52,22 +52,29 @@ struct Waiting {
     id: u64,
 }
 
+/// A query that is out.
+struct Out {
+    since: Millis,
+    query: PathQuery,
+}
+
 /// All paths of one interface. Belongs to the worker.
 pub(crate) struct Paths {
     map: RBTree<Gid, Entry>,
     cap: QueryCap,
     /// First in, first out.
     backlog: KVec<Waiting>,
-    queries: KVec<PathQuery>,
+    queries: KVec<Out>,
     deadline: Option<Millis>,
     started: u64,
 }
 
 impl Paths {
-    pub(crate) fn new() -> Self {
+    /// No paths; queries go out as `cap` lets them.
+    pub(crate) fn new(cap: QueryCap) -> Self {
         Self {
             map: RBTree::new(),
-            cap: QueryCap::new(QueryCap::DEFAULT_LIMIT),
+            cap,
             backlog: KVec::new(),
             queries: KVec::new(),
             deadline: None,
@@ -118,6 +125,9 @@ impl Paths {
                         }
                         if remove_query(&mut self.queries, id).is_some() {
                             self.cap.release();
+                            if matches!(event, Event::Tick) {
+                                self.cap.unanswered();
+                            }
                         }
                     }
                     Action::StartQuery { id } => {
@@ -148,7 +158,10 @@ impl Paths {
                 .iface
                 .resolver()
                 .query(cx.iface, waiting.id, &waiting.gid)
-                .and_then(|query| Ok(self.queries.push(query, GFP_KERNEL)?));
+                .and_then(|query| {
+                    let since = cx.now;
+                    Ok(self.queries.push(Out { since, query }, GFP_KERNEL)?)
+                });
             let event = match started {
                 Ok(()) => {
                     self.started = self.started.wrapping_add(1);
@@ -169,14 +182,22 @@ impl Paths {
     /// Takes the answers that have come.
     pub(crate) fn take_answers(&mut self, cx: &mut Cx<'_>) {
         let mut at = 0;
-        while let Some(query) = self.queries.get(at) {
-            let Some(answer) = query.take_answer() else {
+        while let Some(out) = self.queries.get(at) {
+            let Some(answer) = out.query.take_answer() else {
                 at += 1;
                 continue;
             };
-            let (id, gid) = (query.id, query.gid);
+            let (id, gid, since) = (out.query.id, out.query.gid, out.since);
             drop(self.queries.remove(at));
             self.cap.release();
+            match &answer {
+                Err(e) if *e == ETIMEDOUT => self.cap.unanswered(),
+                Ok(_) | Err(_) => {
+                    let latency = cx.now.saturating_sub(since);
+                    self.cap.answered(latency);
+                    cx.pace.answered(latency);
+                }
+            }
             self.answered(cx, id, &gid, answer);
         }
     }
@@ -302,7 +323,7 @@ fn drop_waiting(cx: &Cx<'_>, gid: &Gid, reason: TxDrop) {
         .drop_waiting(gid, |packets| cx.count(reason, packets));
 }
 
-fn remove_query(queries: &mut KVec<PathQuery>, id: u64) -> Option<PathQuery> {
-    let at = queries.iter().position(|query| query.id == id)?;
+fn remove_query(queries: &mut KVec<Out>, id: u64) -> Option<Out> {
+    let at = queries.iter().position(|out| out.query.id == id)?;
     queries.remove(at).ok()
 }

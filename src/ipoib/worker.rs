@@ -28,6 +28,7 @@ use crate::{
         join,
         reason::TxDrop,
         seq::Seq,
+        storm::Pace,
         time::Millis, //
     },
     net::{
@@ -49,7 +50,7 @@ pub(crate) const QUEUE: u32 = 1 << 4;
 /// The subnet manager or the administrator wants everything joined and resolved anew.
 pub(crate) const REREGISTER: u32 = 1 << 5;
 
-/// The span over which groups and paths spread their requests after a reregister.
+/// The span over which groups and paths of one node spread their requests after a reregister.
 const SPREAD: Millis = Millis(100);
 
 /// What the parts of the control state need to carry out actions.
@@ -59,6 +60,7 @@ pub(crate) struct Cx<'a> {
     pub(crate) dev: &'a Device,
     pub(crate) now: Millis,
     pub(crate) seq: &'a mut Seq,
+    pub(crate) pace: &'a mut Pace,
 }
 
 impl Cx<'_> {
@@ -86,6 +88,7 @@ impl WorkItem for Interface {
             port,
             seen,
             seq,
+            pace,
         } = &mut *guard;
         let events = this.events.take();
         let (Some(hw), Some(dev)) = (hw.as_mut(), this.device()) else {
@@ -97,6 +100,7 @@ impl WorkItem for Interface {
             dev: &dev,
             now: Millis(time::now_ms()),
             seq,
+            pace,
         };
 
         if events & PORT != 0 {
@@ -106,6 +110,9 @@ impl WorkItem for Interface {
             return;
         };
         if events & REREGISTER != 0 {
+            cx.pace.call(cx.now);
+        }
+        if cx.pace.take_turn(cx.now) {
             running.groups.reregister(&mut cx, SPREAD);
             running.paths.refresh_all(&mut cx, SPREAD);
         }
@@ -132,6 +139,7 @@ impl WorkItem for Interface {
             Millis::earliest(running.paths.deadline(), running.groups.deadline()),
             Millis::earliest(running.recovery.deadline(), Some(running.next_ageing)),
         );
+        let deadline = Millis::earliest(deadline, cx.pace.deadline());
         if let Some(at) = deadline {
             let ms = at.saturating_sub(Millis(time::now_ms())).0.max(1);
             this.run_in(ms);
@@ -151,6 +159,11 @@ fn port_changed(
 
     let actions = port.step(control::port::Event::Active(now.active));
     cx.iface.port_actions(cx.dev, actions);
+    cx.pace.set_lid(now.lid, 0);
+    if now.lid != before.lid && now.active && before.active {
+        // The core has voided all memberships (MC-14), and a subnet manager that hands out new LIDs does so to many.
+        cx.pace.call(cx.now);
+    }
     if now.mtu != before.mtu {
         let actions = port.step(control::port::Event::Limit { ib_mtu: now.mtu });
         cx.iface.port_actions(cx.dev, actions);
@@ -179,6 +192,8 @@ fn port_changed(
     if port.may_join() {
         running.groups.up(cx);
     } else {
+        // What is voided here is asked for anew with the next `up`.
+        cx.pace.cancel();
         running.groups.down(cx);
         running.paths.flush_all(cx);
     }
@@ -261,6 +276,7 @@ fn publish_identity(
 
 /// Ends everything that a running interface has at the fabric; nothing is left in use afterwards.
 pub(crate) fn shut_down(cx: &mut Cx<'_>, running: &mut Running) {
+    cx.pace.cancel();
     running.groups.close(cx);
     running.paths.flush_all(cx);
     let iface = cx.iface;

@@ -13,6 +13,8 @@ pub struct Policy {
     pub quick: backoff::Config,
     /// Delay after a join that nobody answered, which has taken three seconds already (MC-9).
     pub slow: backoff::Config,
+    /// The longest that a node waits for its turn after joins that nobody answered.
+    pub longest_turn: Millis,
     /// How long packets may wait for a group.
     pub pending_life: Millis,
     /// How long a join may go without an outcome before it is given up. The SA layer reports one by itself;
@@ -27,6 +29,7 @@ impl Policy {
     pub const DEFAULT: Self = Self {
         quick: backoff::Config::new(100, 16000),
         slow: backoff::Config::new(1000, 16000),
+        longest_turn: Millis::from_secs(600),
         pending_life: Millis::from_secs(10),
         join_limit: Millis::from_secs(10),
         merge: Millis(500),

@@ -19,9 +19,12 @@ use super::{
     worker, //
 };
 use crate::{
-    control::join::{
-        JoinState,
-        Params, //
+    control::{
+        admission::QueryCap,
+        join::{
+            JoinState,
+            Params, //
+        },
     },
     rdma::{
         AhAttr,
@@ -89,6 +92,14 @@ impl Resolver {
         match kind {
             PortKind::RoceV2Udp if roce => Some(Self::Roce),
             _ => None,
+        }
+    }
+
+    /// How many queries may be out at a time. On RoCE the peers answer for themselves, and one that is silent says
+    /// nothing of the others.
+    pub(crate) fn query_cap(self) -> QueryCap {
+        match self {
+            Self::Roce => QueryCap::new(QueryCap::DEFAULT_LIMIT),
         }
     }
 

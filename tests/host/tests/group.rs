@@ -403,6 +403,28 @@ fn silent_join_is_given_up() {
 }
 
 #[test]
+fn joins_that_nobody_answers_come_apart() {
+    let mut bench = Bench::new();
+    bench.group.set_turn(Millis(10_000));
+    bench.step(Event::Up);
+    bench.step(Event::Want(Kind::Full));
+    let mut delays = Vec::new();
+    for _ in 0..8 {
+        bench.deny(Failure::Timeout);
+        let before = bench.now;
+        bench.tick();
+        delays.push(bench.now - before);
+    }
+    let seconds: Vec<_> = delays.iter().map(|ms| ms / 1000).collect();
+    assert_eq!(seconds, [10, 20, 40, 80, 160, 320, 600, 600]);
+    // An answer of any kind needs no turn.
+    bench.deny(Failure::Refused);
+    let before = bench.now;
+    bench.tick();
+    assert!(bench.now - before <= 16_000);
+}
+
+#[test]
 fn packets_for_a_group_that_never_comes() {
     let mut bench = Bench::new();
     bench.step(Event::Up);

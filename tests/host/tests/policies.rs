@@ -10,6 +10,7 @@ use ipoib_host::control::pending::{Budget, Limits};
 use ipoib_host::control::port::{Action, Event, Port};
 use ipoib_host::control::reason::TxDrop;
 use ipoib_host::control::seq::Seq;
+use ipoib_host::control::storm::Pace;
 use ipoib_host::control::time::Millis;
 use ipoib_host::wire::mtu::MtuError;
 use proptest::prelude::*;
@@ -368,4 +369,104 @@ proptest! {
             prop_assert!(netdev <= limit && netdev <= group);
         }
     }
+}
+
+#[test]
+fn a_fixed_cap_does_not_move() {
+    let mut cap = QueryCap::new(4);
+    for _ in 0..100 {
+        cap.answered(Millis::from_secs(1));
+        cap.unanswered();
+    }
+    assert_eq!(cap.window(), 4);
+}
+
+#[test]
+fn the_window_follows_the_answer_time() {
+    let mut cap = QueryCap::adaptive(12);
+    assert_eq!(cap.window(), 4);
+    // One window of answers moves it by one, however fast they are.
+    for _ in 0..4 {
+        cap.answered(Millis::ZERO);
+    }
+    assert_eq!(cap.window(), 5);
+    for _ in 0..200 {
+        cap.answered(Millis(40));
+    }
+    assert_eq!(cap.window(), 12, "not above the limit");
+    for _ in 0..12 {
+        cap.answered(Millis(80));
+    }
+    assert_eq!(cap.window(), 9);
+    // In between nothing moves.
+    for _ in 0..200 {
+        cap.answered(Millis(60));
+    }
+    assert_eq!(cap.window(), 9);
+    for _ in 0..9 {
+        assert!(cap.try_acquire());
+    }
+    cap.unanswered();
+    assert_eq!((cap.window(), cap.free(), cap.outstanding()), (4, 0, 9));
+    // What is out stays out; nothing is let in until it fits again.
+    assert!(!cap.try_acquire());
+    for _ in 0..6 {
+        cap.release();
+    }
+    assert!(cap.try_acquire() && !cap.try_acquire());
+    for _ in 0..9 {
+        cap.unanswered();
+    }
+    assert_eq!(cap.window(), 1, "never shut");
+}
+
+#[test]
+fn a_node_waits_as_long_as_its_lid_says() {
+    let mut pace = Pace::new();
+    assert_eq!(pace.turn(), Millis::ZERO, "no LID, no queue");
+    pace.set_lid(10_000, 0);
+    assert_eq!(pace.turn(), Millis(10_000), "the shortest slot is 1 ms");
+    pace.set_lid(10_000, 3);
+    assert_eq!(
+        pace.turn(),
+        Millis(1_250),
+        "a port with 8 LIDs has one place"
+    );
+    pace.set_lid(10_000, 0);
+    pace.answered(Millis(10));
+    assert_eq!(
+        pace.turn(),
+        Millis(125_000),
+        "the answer time and a quarter"
+    );
+    // Falls fast, rises slowly.
+    pace.answered(Millis(2));
+    assert_eq!(pace.slot(), 10_000);
+    pace.answered(Millis(24));
+    assert_eq!(pace.slot(), 11_250);
+    for _ in 0..1000 {
+        pace.answered(Millis::NEVER);
+    }
+    assert_eq!(pace.slot(), 20_000);
+    pace.set_lid(u32::MAX, 0);
+    assert!(pace.turn() < Millis(240_000));
+}
+
+#[test]
+fn a_turn_comes_once() {
+    let mut pace = Pace::new();
+    pace.set_lid(100, 0);
+    assert!(!pace.take_turn(Millis::NEVER), "nobody was called");
+    pace.call(Millis(1000));
+    pace.call(Millis(1050));
+    assert_eq!(
+        pace.deadline(),
+        Some(Millis(1100)),
+        "a second call postpones nothing"
+    );
+    assert!(!pace.take_turn(Millis(1099)));
+    assert!(pace.take_turn(Millis(1100)) && !pace.take_turn(Millis(1100)));
+    pace.call(Millis(2000));
+    pace.cancel();
+    assert!(!pace.take_turn(Millis::NEVER) && pace.deadline().is_none());
 }
