@@ -15,7 +15,7 @@
 //!   full membership without attachment takes its place (B48).
 //! - Packets that wait are sent or dropped within [`Policy::pending_life`], counted from the first one.
 //! - After joins that nobody answered, the node waits for its turn among all nodes ([`Group::set_turn`]), each time
-//!   twice as long: an administrator that is flooded by joins recovers only if they come apart.
+//!   twice as long up to 16 turns: an administrator that is flooded by joins recovers only if they come apart.
 
 mod types;
 
@@ -244,8 +244,9 @@ impl Group {
                 return;
             }
         }
-        // What is held, as during an upgrade, stays in use.
-        if cause == Failure::Refused && self.held.is_none() {
+        // What is held, as during an upgrade, stays in use. The core reports a busy administrator as a refusal, so
+        // that only the second in a row is believed.
+        if cause == Failure::Refused && self.held.is_none() && self.joins.attempts() > 0 {
             self.unpublish(out);
         }
         let delay = match cause {
@@ -260,12 +261,13 @@ impl Group {
         self.retry_at(now.saturating_add(delay), out);
     }
 
-    /// The turn, doubled for each failure since the last answer.
+    /// The turn, doubled for each failure since the last answer, but not for ever: when an administrator comes back
+    /// that was merely silent, nobody is told.
     fn long_turn(&self) -> Millis {
         let turn = self
             .turn
             .0
-            .saturating_mul(1 << self.joins.attempts().min(8));
+            .saturating_mul(1 << self.joins.attempts().min(4));
         Millis(turn.min(self.policy.longest_turn.0))
     }
 
@@ -284,9 +286,17 @@ impl Group {
         } else if self.held.is_some_and(|held| held.id == id) {
             self.held = None;
             out.push(Action::Leave { id });
-            // A join under way (an upgrade) renews the membership anyway.
-            self.rejoin = self.joining.is_none();
-            self.next_try = None;
+            // A join under way (an upgrade) renews the membership anyway. What voids memberships is reported in its
+            // own right, and with it comes the time to join again; this is for the case that it does not.
+            if self.joining.is_none() {
+                let grace = self.turn.saturating_add(self.policy.void_grace);
+                let at = Some(now.saturating_add(grace));
+                self.next_try = match self.next_try {
+                    Some(earlier) if self.rejoin => Millis::earliest(Some(earlier), at),
+                    _ => at,
+                };
+                self.rejoin = true;
+            }
         }
     }
 

@@ -13,6 +13,8 @@ pub struct Policy {
     pub quick: backoff::Config,
     /// Delay after a join that nobody answered, which has taken three seconds already (MC-9).
     pub slow: backoff::Config,
+    /// How long a void membership waits, after the turn, for the event that says when to join again.
+    pub void_grace: Millis,
     /// The longest that a node waits for its turn after joins that nobody answered.
     pub longest_turn: Millis,
     /// How long packets may wait for a group.
@@ -29,6 +31,7 @@ impl Policy {
     pub const DEFAULT: Self = Self {
         quick: backoff::Config::new(100, 16000),
         slow: backoff::Config::new(1000, 16000),
+        void_grace: Millis::from_secs(2),
         longest_turn: Millis::from_secs(600),
         pending_life: Millis::from_secs(10),
         join_limit: Millis::from_secs(10),
@@ -136,7 +139,8 @@ pub enum Event {
         /// Why.
         cause: Failure,
     },
-    /// The membership `id` was void from the subnet's side (MC-14).
+    /// The membership `id` was void from the subnet's side (MC-14). The event of the port that did it should follow
+    /// as `Reregister` or `Down`.
     Lost {
         /// The id of [`Action::StartJoin`].
         id: u64,
