@@ -121,7 +121,7 @@ impl Client for Ipoib {
             let Some(port) = device.port(number) else {
                 continue;
             };
-            let Some(resolver) = Resolver::for_port(port.link(), params.roce) else {
+            let Some(resolver) = Resolver::for_port(port.link(), params.roce)? else {
                 continue;
             };
             // A port that fails does not keep the others from working (NET-2).
@@ -176,7 +176,8 @@ fn add_port(
     let port = Closing(Port::new(rdma, wq.clone())?);
     let n = queue::count(params, &device);
     let first_vector = NEXT_VECTOR.fetch_add(n, Relaxed);
-    let iface = Interface::new(*params, port.0.clone(), resolver, first_vector)?;
+    let pkey = resolver.first_pkey(port.0.rdma())?;
+    let iface = Interface::new(*params, port.0.clone(), resolver, pkey, first_vector)?;
     let net = device.net()?;
     let netdev = Unregistered::new(c"ib%d", n, iface.clone())?;
     let (hw, queues) = Hardware::create(&iface, netdev.device(), n)?;

@@ -54,6 +54,55 @@ struct Entry {
     params: Params,
 }
 
+impl Entry {
+    /// The next thing that has become of the memberships, with the id of the one concerned.
+    fn take_fate(&self) -> Option<(u64, Fate)> {
+        self.memberships.iter().flatten().find_map(|(id, held)| {
+            let answer = held.take_answer().map(Fate::Answer);
+            let fate = answer.or_else(|| held.take_lost().then_some(Fate::Lost))?;
+            Some((*id, fate))
+        })
+    }
+
+    /// Gives up the membership `id`, whatever its state.
+    fn leave(&mut self, id: u64) {
+        for slot in &mut self.memberships {
+            if slot.as_ref().is_some_and(|(of, _)| *of == id) {
+                *slot = None;
+            }
+        }
+    }
+
+    /// Takes over the outcome of the join `id`.
+    fn answered(&mut self, cx: &Cx<'_>, group: &Gid, id: u64, answer: Result<Params>) -> Event {
+        match answer {
+            Ok(params) => {
+                self.params = params;
+                Event::Joined { id, params }
+            }
+            Err(e) => {
+                if params::mcast_debug() {
+                    pr_info!(
+                        "{}: multicast join failed for {:?}, status {}\n",
+                        cx.dev.name(),
+                        group,
+                        e.to_errno()
+                    );
+                }
+                self.leave(id);
+                let cause = cx.iface.resolver().join_failure(e);
+                Event::JoinFailed { id, cause }
+            }
+        }
+    }
+}
+
+/// What has become of a membership.
+enum Fate {
+    Answer(Result<Params>),
+    Lost,
+}
+
 /// All groups of one interface. Belongs to the worker.
 pub(crate) struct Groups {
     map: RBTree<Gid, Entry>,
@@ -109,6 +158,8 @@ impl Groups {
 
     /// Feeds one machine and carries out its actions.
     fn step(&mut self, cx: &mut Cx<'_>, group: &Gid, event: Event) {
+        // What every other group copies from the broadcast group.
+        let basis = self.broadcast().filter(|_| *group != self.broadcast);
         let mut next = Some(event);
         while let Some(event) = next.take() {
             let Some(entry) = self.map.get_mut(group) else {
@@ -121,7 +172,7 @@ impl Groups {
                 if failed && matches!(action, Action::Publish | Action::SendPending) {
                     continue;
                 }
-                match carry_out(cx, group, entry, action) {
+                match carry_out(cx, group, entry, basis, action) {
                     Ok(None) => {}
                     Ok(Some(Outcome::Deadline(at))) => {
                         self.deadline = Millis::earliest(self.deadline, Some(at));
@@ -139,6 +190,23 @@ impl Groups {
                     }
                 }
             }
+        }
+    }
+
+    /// Takes what has become of joins and memberships.
+    pub(crate) fn take_answers(&mut self, cx: &mut Cx<'_>) {
+        let mut at = None;
+        while let Some((group, fate)) = next_after(&self.map, at.as_ref(), Entry::take_fate) {
+            let Some((id, fate)) = fate else {
+                at = Some(group);
+                continue;
+            };
+            // The same group again after this: it may have more to tell.
+            let event = match (fate, self.map.get_mut(&group)) {
+                (Fate::Answer(answer), Some(entry)) => entry.answered(cx, &group, id, answer),
+                (Fate::Lost, _) | (_, None) => Event::Lost { id },
+            };
+            self.step(cx, &group, event);
         }
     }
 
@@ -327,6 +395,7 @@ fn carry_out(
     cx: &mut Cx<'_>,
     group: &Gid,
     entry: &mut Entry,
+    basis: Option<Params>,
     action: Action,
 ) -> Result<Option<Outcome>> {
     match action {
@@ -335,38 +404,20 @@ fn carry_out(
             cx.iface.neighbours().unpublish(group);
         }
         Action::Detach { .. } => entry.attach = None,
-        Action::Leave { id } => {
-            for slot in &mut entry.memberships {
-                if slot.as_ref().is_some_and(|(of, _)| *of == id) {
-                    *slot = None;
-                }
-            }
-        }
+        Action::Leave { id } => entry.leave(id),
         Action::StartJoin { id, state } => {
-            let event = match cx.iface.resolver().join(cx.iface, group, state) {
-                Ok((membership, params)) => {
+            let answer = match cx.iface.resolver().join(cx.iface, group, state, basis) {
+                Ok(membership) => {
+                    let answer = membership.take_answer();
                     if let Some(slot) = entry.memberships.iter_mut().find(|slot| slot.is_none()) {
                         *slot = Some((id, membership));
                     }
-                    entry.params = params;
-                    Event::Joined { id, params }
+                    answer
                 }
-                Err(e) => {
-                    if params::mcast_debug() {
-                        pr_info!(
-                            "{}: multicast join failed for {:?}, status {}\n",
-                            cx.dev.name(),
-                            group,
-                            e.to_errno()
-                        );
-                    }
-                    Event::JoinFailed {
-                        id,
-                        cause: Failure::Local,
-                    }
-                }
+                Err(e) => Some(Err(e)),
             };
-            return Ok(Some(Outcome::Event(event)));
+            let event = answer.map(|answer| entry.answered(cx, group, id, answer));
+            return Ok(event.map(Outcome::Event));
         }
         Action::Attach { mlid } => {
             if entry.attach.is_none() {

@@ -131,6 +131,7 @@ pub(crate) struct Interface {
     port: Arc<Port>,
     resolver: Resolver,
     pkey: PKey,
+    pkey_index: Atomic<u32>,
     first_vector: u32,
     /// Made before the device is registered, and not changed afterwards.
     queues: SetOnce<KVec<Queue>>,
@@ -138,6 +139,7 @@ pub(crate) struct Interface {
     /// The InfiniBand MTU that receive buffers are made for.
     rx_limit: Atomic<u32>,
     qkey: Atomic<u32>,
+    traffic_class: Atomic<u32>,
     neighbours: Neighbours,
     /// Bits of `worker`.
     pub(crate) events: Flags,
@@ -165,6 +167,7 @@ impl Interface {
         params: Params,
         port: Arc<Port>,
         resolver: Resolver,
+        pkey: PKey,
         first_vector: u32,
     ) -> Result<Arc<Self>> {
         let seen = port.seen();
@@ -176,12 +179,14 @@ impl Interface {
                 params,
                 port,
                 resolver,
-                pkey: PKey::DEFAULT,
+                pkey,
+                pkey_index: Atomic::new(0),
                 first_vector,
                 queues: SetOnce::new(),
                 ident: RcuPtr::null(),
                 rx_limit: Atomic::new(seen.mtu),
                 qkey: Atomic::new(0),
+                traffic_class: Atomic::new(0),
                 neighbours,
                 events: Flags::new(),
                 drops: Default::default(),
@@ -214,8 +219,8 @@ impl Interface {
     }
 
     /// How GIDs are resolved and groups joined here.
-    pub(crate) fn resolver(&self) -> Resolver {
-        self.resolver
+    pub(crate) fn resolver(&self) -> &Resolver {
+        &self.resolver
     }
 
     /// The partition key, full-membership bit set.
@@ -223,9 +228,22 @@ impl Interface {
         self.pkey
     }
 
-    /// Where the P_Key stands in the port's table.
+    /// Where the P_Key stands in the port's table, as last looked up.
     pub(crate) fn pkey_index(&self) -> u16 {
-        0
+        self.pkey_index.load(Relaxed) as u16
+    }
+
+    /// Looks the P_Key up in the port's table; whether it has moved since it was last found. Control
+    /// lock held. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOENT` if it is not there; what the device says.
+    pub(crate) fn find_pkey(&self) -> Result<bool> {
+        let index = self.resolver.find_pkey(self.port.rdma(), self.pkey)?;
+        let before = self.pkey_index();
+        self.pkey_index.store(index.into(), Relaxed);
+        Ok(index != before)
     }
 
     /// The broadcast address (FMT-3).
@@ -370,9 +388,17 @@ impl Interface {
         self.qkey.load(Relaxed)
     }
 
+    /// The traffic class of paths: the broadcast group's (SA-1).
+    pub(crate) fn traffic_class(&self) -> u8 {
+        self.traffic_class.load(Relaxed) as u8
+    }
+
     /// Tells the data path who we are. Control lock held.
-    pub(crate) fn publish_identity(&self, seen: &Seen, qkey: u32, group_mtu: u32) {
+    pub(crate) fn publish_identity(&self, seen: &Seen, params: &join::Params, group_mtu: u32) {
+        let qkey = params.qkey;
         self.qkey.store(qkey, Relaxed);
+        self.traffic_class
+            .store(params.traffic_class.into(), Relaxed);
         let ident = Ident {
             me: Identity {
                 gid: seen.gid,

@@ -73,20 +73,6 @@ impl Ops for Interface {
             ..
         } = &mut *guard;
         let hw = hw.as_mut().ok_or(ENODEV)?;
-        for queue in this.queues() {
-            if let Err(e) = hw.start_queue(&this, queue) {
-                pr_warn!(
-                    "{}: cannot start queue {}: {:?}\n",
-                    dev.name(),
-                    queue.shared.index,
-                    e
-                );
-                for queue in this.queues() {
-                    hw.stop_queue(queue, dev);
-                }
-                return Err(e);
-            }
-        }
         let mut cx = Cx {
             iface: &this,
             hw,
@@ -95,25 +81,20 @@ impl Ops for Interface {
             seq,
             pace,
         };
-        let made = Groups::new(this.broadcast().gid()).and_then(|groups| {
-            Ok(Running {
-                groups,
-                paths: Paths::new(this.resolver().query_cap()),
-                recovery: Recovery::new(&mut cx, this.queues().len())?,
-                broadcast: None,
-                next_ageing: Ageing::default().next_pass(cx.now),
-            })
-        });
-        match made {
-            Ok(made) => *running = Some(made),
-            Err(e) => {
-                for queue in this.queues() {
-                    cx.hw.stop_queue(queue, dev);
-                }
-                return Err(e);
-            }
+        let mut made = Running {
+            groups: Groups::new(this.broadcast().gid())?,
+            paths: Paths::new(this.resolver().query_cap()),
+            recovery: Recovery::new(this.queues().len())?,
+            broadcast: None,
+            next_ageing: Ageing::default().next_pass(cx.now),
+        };
+        // Without its P_Key the interface is up all the same, and waits for it (NET-26).
+        let present = this.find_pkey().is_ok();
+        if present {
+            made.recovery.start_all(&mut cx)?;
         }
-        let _ = port.step(Event::PKey(true));
+        *running = Some(made);
+        let _ = port.step(Event::PKey(present));
         let actions = port.step(Event::Admin(true));
         this.port_actions(dev, actions);
         drop(guard);

@@ -11,7 +11,10 @@ use kernel::{
 };
 
 use super::{
-    resolver::PathQuery,
+    resolver::{
+        PathQuery,
+        Route, //
+    },
     walk::next_after,
     worker::Cx, //
 };
@@ -33,10 +36,7 @@ use crate::{
         reason::TxDrop,
         time::Millis, //
     },
-    rdma::{
-        Ah,
-        Resolved, //
-    },
+    rdma::Ah,
     wire::gid::Gid, //
 };
 
@@ -202,7 +202,7 @@ impl Paths {
         }
     }
 
-    fn answered(&mut self, cx: &mut Cx<'_>, id: u64, gid: &Gid, answer: Result<Resolved>) {
+    fn answered(&mut self, cx: &mut Cx<'_>, id: u64, gid: &Gid, answer: Result<Route>) {
         // The handle is made before the machine hears of the answer, so that all it is told is
         // true. An answer that is not awaited any more makes none.
         let awaited = self
@@ -223,14 +223,18 @@ impl Paths {
                 }
                 Event::Resolved { id }
             }
-            // Nobody answering today says nothing of tomorrow: always worth another try.
             Err(e) => {
+                // One refusal may mean that the administrator is busy; the second is believed.
+                let again = self
+                    .map
+                    .get(gid)
+                    .is_some_and(|entry| entry.machine.failures() > 0);
                 if params::debug() {
                     pr_info!("{}: no path to {:?}: {:?}\n", cx.dev.name(), gid, e);
                 }
                 Event::Failed {
                     id,
-                    retryable: true,
+                    retryable: !(again && cx.iface.resolver().refused(e)),
                 }
             }
         };

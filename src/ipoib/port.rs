@@ -50,6 +50,8 @@ pub(crate) struct Seen {
     pub(crate) gid: Gid,
     /// Local identifier; 0 on RoCE.
     pub(crate) lid: u32,
+    /// Number of low bits of the LID that are free for path selection; 0 on RoCE.
+    pub(crate) lmc: u8,
 }
 
 impl Seen {
@@ -61,6 +63,7 @@ impl Seen {
             mtu: attr.active_mtu,
             gid: port.gid(0)?,
             lid: attr.lid,
+            lmc: attr.lmc,
         })
     }
 

@@ -39,18 +39,53 @@ pub(crate) struct Recovery {
 }
 
 impl Recovery {
-    /// One machine for each of `n` queues, which are up.
-    pub(crate) fn new(cx: &mut Cx<'_>, n: usize) -> Result<Self> {
+    /// One machine for each of `n` queues, which are down.
+    pub(crate) fn new(n: usize) -> Result<Self> {
         let mut machines = KVec::with_capacity(n, GFP_KERNEL)?;
         for _ in 0..n {
-            let mut machine = QueueRecovery::new(Policy::DEFAULT);
-            let _ = machine.step(Event::Up, cx.now, cx.seq);
-            machines.push(machine, GFP_KERNEL)?;
+            machines.push(QueueRecovery::new(Policy::DEFAULT), GFP_KERNEL)?;
         }
         Ok(Self {
             machines,
             deadline: None,
         })
+    }
+
+    /// Starts all queues, or none. May sleep.
+    pub(crate) fn start_all(&mut self, cx: &mut Cx<'_>) -> Result {
+        for queue in cx.iface.queues() {
+            if let Err(e) = cx.hw.start_queue(cx.iface, queue) {
+                pr_warn!(
+                    "{}: cannot start queue {}: {:?}\n",
+                    cx.dev.name(),
+                    queue.shared.index,
+                    e
+                );
+                for queue in cx.iface.queues() {
+                    cx.hw.stop_queue(queue, cx.dev);
+                }
+                return Err(e);
+            }
+        }
+        for machine in self.machines.iter_mut() {
+            let _ = machine.step(Event::Up, cx.now, cx.seq);
+        }
+        Ok(())
+    }
+
+    /// Stops all queues. May sleep for seconds if the hardware is stuck.
+    pub(crate) fn stop_all(&mut self, cx: &mut Cx<'_>) {
+        for machine in self.machines.iter_mut() {
+            let _ = machine.step(Event::Down, cx.now, cx.seq);
+        }
+        for queue in cx.iface.queues() {
+            cx.hw.stop_queue(queue, cx.dev);
+        }
+    }
+
+    /// Whether the queues are started, in order or being recovered.
+    pub(crate) fn started(&self) -> bool {
+        self.machines.iter().any(|m| m.state() != State::Down)
     }
 
     /// Whether a queue is being drained, so that somebody must poll it.

@@ -21,7 +21,10 @@ use super::{
     queue::Hardware, //
 };
 use crate::{
-    base::time,
+    base::{
+        log::warn_limited,
+        time, //
+    },
     control::{
         self,
         ageing::Ageing,
@@ -49,6 +52,9 @@ pub(crate) const ANSWER: u32 = 1 << 3;
 pub(crate) const QUEUE: u32 = 1 << 4;
 /// The subnet manager or the administrator wants everything joined and resolved anew.
 pub(crate) const REREGISTER: u32 = 1 << 5;
+
+/// A join has been answered, or a membership lost.
+pub(crate) const JOINED: u32 = 1 << 6;
 
 /// The span over which groups and paths of one node spread their requests after a reregister.
 const SPREAD: Millis = Millis(100);
@@ -116,6 +122,9 @@ impl WorkItem for Interface {
             running.groups.reregister(&mut cx, SPREAD);
             running.paths.refresh_all(&mut cx, SPREAD);
         }
+        if events & JOINED != 0 {
+            running.groups.take_answers(&mut cx);
+        }
         if events & MULTICAST != 0 {
             running.groups.set_listeners(&mut cx);
         }
@@ -159,7 +168,7 @@ fn port_changed(
 
     let actions = port.step(control::port::Event::Active(now.active));
     cx.iface.port_actions(cx.dev, actions);
-    cx.pace.set_lid(now.lid, 0);
+    cx.pace.set_lid(now.lid, now.lmc);
     if now.lid != before.lid && now.active && before.active {
         // The core has voided all memberships (MC-14), and a subnet manager that hands out new LIDs does so to many.
         cx.pace.call(cx.now);
@@ -189,6 +198,7 @@ fn port_changed(
     let Some(running) = running else {
         return;
     };
+    look_for_pkey(cx, running, port, seen);
     if port.may_join() {
         running.groups.up(cx);
     } else {
@@ -196,6 +206,43 @@ fn port_changed(
         cx.pace.cancel();
         running.groups.down(cx);
         running.paths.flush_all(cx);
+    }
+}
+
+/// Follows the interface's P_Key: it may come, move to another place of the port's table, and go.
+fn look_for_pkey(
+    cx: &mut Cx<'_>,
+    running: &mut Running,
+    port: &mut control::port::Port,
+    seen: &Seen,
+) {
+    let present = match cx.iface.find_pkey() {
+        Ok(moved) => {
+            if !running.recovery.started() {
+                if running.recovery.start_all(cx).is_err() {
+                    cx.iface.retry(PORT);
+                    return;
+                }
+            } else if moved {
+                // A queue pair learns its place in the table on the way up.
+                running.recovery.restart_all(cx);
+            }
+            true
+        }
+        Err(e) if e == ENOENT => false,
+        Err(e) => {
+            // The device cannot say: it is where it was.
+            warn_limited!("{}: cannot look for the P_Key: {:?}\n", cx.dev.name(), e);
+            return;
+        }
+    };
+    let actions = port.step(control::port::Event::PKey(present));
+    cx.iface.port_actions(cx.dev, actions);
+    if !present && running.recovery.started() {
+        running.groups.down(cx);
+        running.paths.flush_all(cx);
+        settle(cx, running, port, seen);
+        running.recovery.stop_all(cx);
     }
 }
 
@@ -270,8 +317,7 @@ fn publish_identity(
     params: &join::Params,
 ) {
     cx.hw.set_qkey(params.qkey);
-    cx.iface
-        .publish_identity(seen, params.qkey, port.group_limit());
+    cx.iface.publish_identity(seen, params, port.group_limit());
 }
 
 /// Ends everything that a running interface has at the fabric; nothing is left in use afterwards.

@@ -42,7 +42,7 @@ pub(crate) struct Grh {
 /// The part of an address below the network layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Link {
-    Ib { dlid: u32 },
+    Ib { dlid: u32, path_bits: u8 },
     Roce { dmac: [u8; 6] },
 }
 
@@ -64,11 +64,20 @@ impl AhAttr {
     pub(crate) fn ib(port: u32, dlid: u32, sl: u8, static_rate: u8) -> Self {
         Self {
             port,
-            link: Link::Ib { dlid },
+            link: Link::Ib { dlid, path_bits: 0 },
             sl,
             static_rate,
             grh: None,
         }
+    }
+
+    /// The same, sent from another of the port's LIDs: `bits` are its low bits, as many as the
+    /// port's LID mask control (LMC) says.
+    pub(crate) fn with_path_bits(mut self, bits: u8) -> Self {
+        if let Link::Ib { path_bits, .. } = &mut self.link {
+            *path_bits = bits;
+        }
+        self
     }
 
     /// The same with a global route: needed for groups and other subnets.
@@ -124,11 +133,15 @@ impl AhAttr {
             ..Default::default()
         };
         match (kind, self.link) {
-            (sys::rdma_ah_attr_type::RDMA_AH_ATTR_TYPE_IB, Link::Ib { dlid }) => {
-                attr.__bindgen_anon_1.ib.dlid = u16::try_from(dlid).map_err(|_| EINVAL)?;
+            (sys::rdma_ah_attr_type::RDMA_AH_ATTR_TYPE_IB, Link::Ib { dlid, path_bits }) => {
+                attr.__bindgen_anon_1.ib = sys::ib_ah_attr {
+                    dlid: u16::try_from(dlid).map_err(|_| EINVAL)?,
+                    src_path_bits: path_bits,
+                };
             }
-            (sys::rdma_ah_attr_type::RDMA_AH_ATTR_TYPE_OPA, Link::Ib { dlid }) => {
+            (sys::rdma_ah_attr_type::RDMA_AH_ATTR_TYPE_OPA, Link::Ib { dlid, path_bits }) => {
                 attr.__bindgen_anon_1.opa.dlid = dlid;
+                attr.__bindgen_anon_1.opa.src_path_bits = path_bits;
             }
             (sys::rdma_ah_attr_type::RDMA_AH_ATTR_TYPE_ROCE, Link::Roce { dmac }) => {
                 attr.__bindgen_anon_1.roce.dmac = dmac;

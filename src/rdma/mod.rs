@@ -34,6 +34,7 @@ pub(crate) mod port;
 pub(crate) mod qp;
 pub(crate) mod recv;
 pub(crate) mod resolve;
+pub(crate) mod sa;
 pub(crate) mod send;
 pub(crate) mod wc;
 
@@ -49,6 +50,7 @@ pub(crate) use self::{
     qp::{Qp, QpControl, QpFlags, QpReset, QpSizes, QpState},
     recv::RecvQueue,
     resolve::{GidResolution, ResolveHandler, Resolved},
+    sa::{GroupRecord, JoinHandler, JoinRequest, PathHandler, PathRecord, PathRequest, SaClient},
     send::{SendCompletions, SendError, SendFlags, SendQueue},
     wc::{Wc, WcStatus},
 };

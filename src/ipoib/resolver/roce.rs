@@ -13,7 +13,7 @@ use kernel::{
 
 use super::{
     super::port::Port,
-    Membership, //
+    Held, //
 };
 use crate::{
     control::join::{
@@ -66,16 +66,12 @@ impl Drop for IpMembership {
 }
 
 /// Joins `group`: senders need nothing, listeners the IP layer's membership.
-pub(super) fn join(
-    port: &Arc<Port>,
-    group: &Gid,
-    state: JoinState,
-) -> Result<(Membership, Params)> {
+pub(super) fn join(port: &Arc<Port>, group: &Gid, state: JoinState) -> Result<(Held, Params)> {
     let membership = match state {
-        JoinState::FullMember => Membership::Roce {
+        JoinState::FullMember => Held::Roce {
             _membership: IpMembership::new(port, group)?,
         },
-        JoinState::SendOnlyFullMember => Membership::None,
+        JoinState::SendOnlyFullMember => Held::None,
     };
     let params = Params {
         mlid: MLID,
