@@ -203,9 +203,9 @@ impl<P: Segments> SendQueue<P> {
     /// Takes a payload for the queue pair `dst` behind `ah`, which checks `qkey` (host order; the
     /// device puts its own key in if the top bit is set).
     ///
-    /// It is mapped and put on the chain, to be posted by [`SendQueue::flush`] or when the chain is
-    /// full. A failure of that automatic post does not fail this call, it breaks the queue. On
-    /// failure the payload comes back as it was.
+    /// It is mapped and put on the chain, to be posted by [`SendQueue::flush`] or, if the chain is
+    /// full, with the next call: never by this one, so the caller may account for it afterwards. A
+    /// failure of the automatic post breaks the queue. On failure the payload comes back as it was.
     #[inline]
     pub(crate) fn push(
         &mut self,
@@ -226,6 +226,10 @@ impl<P: Segments> SendQueue<P> {
         payload: P,
         flags: SendFlags,
     ) -> Result<(), (SendError, P)> {
+        if self.filled == CHAIN {
+            // A failure is remembered in `broken`.
+            let _ = self.flush();
+        }
         if self.broken {
             return Err((SendError::Broken, payload));
         }
@@ -251,8 +255,8 @@ impl<P: Segments> SendQueue<P> {
         self.ring.advance();
 
         let chain = self.chain.as_ptr().cast::<sys::ib_ud_wr>();
-        // SAFETY: `filled` is below `CHAIN` here, since a full chain is flushed at once, so these
-        // are requests of the chain, which nobody else uses.
+        // SAFETY: `filled` is below `CHAIN` here, since a flush empties a full chain or breaks the
+        // queue, so these are requests of the chain, which nobody else uses.
         unsafe {
             let wr = chain.add(self.filled);
             (*wr).wr.next = null_mut();
@@ -270,10 +274,6 @@ impl<P: Segments> SendQueue<P> {
         }
         // INVARIANT: One more request is linked, and refers to the newest slot.
         self.filled = self.filled.wrapping_add(1);
-        if self.filled == CHAIN {
-            // A failure is remembered in `broken`.
-            let _ = self.flush();
-        }
         Ok(())
     }
 
