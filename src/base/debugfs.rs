@@ -5,6 +5,7 @@
 use kernel::{
     debugfs::Dir,
     prelude::*,
+    str::CString,
     sync::atomic::{
         Acquire,
         Atomic,
@@ -13,9 +14,15 @@ use kernel::{
     },
 };
 
+/// The directory and the names that are taken in it.
+struct State {
+    dir: Dir,
+    names: KVec<CString>,
+}
+
 kernel::sync::global_lock! {
     // SAFETY: only `Root::new` and its like use it, after `READY` says that it is initialised.
-    unsafe(uninit) static ROOT: Mutex<Option<Dir>> = None;
+    unsafe(uninit) static ROOT: Mutex<Option<State>> = None;
 }
 
 /// How far `ROOT` is: 0 untouched, 1 being initialised, 2 initialised.
@@ -36,22 +43,73 @@ impl Root {
         // SAFETY: the exchange above succeeds once.
         unsafe { ROOT.init() };
         READY.store(2, Release);
-        *ROOT.lock() = Some(Dir::new(name));
+        *ROOT.lock() = Some(State {
+            dir: Dir::new(name),
+            names: KVec::new(),
+        });
         Ok(Self(()))
     }
 }
 
 impl Drop for Root {
     fn drop(&mut self) {
-        let dir = ROOT.lock().take();
-        drop(dir);
+        let state = ROOT.lock().take();
+        drop(state);
     }
 }
 
-/// The module's directory, while there is one. May sleep.
-pub(crate) fn dir() -> Option<Dir> {
-    if READY.load(Acquire) != 2 {
-        return None;
+/// A name in the module's directory that nothing else of the module has. Free again when dropped.
+pub(crate) struct Name {
+    dir: Dir,
+    name: CString,
+}
+
+impl Name {
+    /// Takes the name `wanted`, or `wanted.1`, `wanted.2`, ... where that is taken: interfaces in
+    /// different network namespaces may bear the same name. `None` while there is no directory.
+    /// May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn take(wanted: &CStr) -> Result<Option<Self>> {
+        if READY.load(Acquire) != 2 {
+            return Ok(None);
+        }
+        let mut root = ROOT.lock();
+        let Some(state) = root.as_mut() else {
+            return Ok(None);
+        };
+        let mut name = CString::try_from(wanted)?;
+        // Ends: each round that goes on has met another of finitely many names.
+        let mut suffix = 0u32;
+        while state.names.iter().any(|taken| **taken == *name) {
+            suffix = suffix.wrapping_add(1);
+            name = CString::try_from_fmt(fmt!("{}.{}", wanted, suffix))?;
+        }
+        let entry = CString::try_from(&*name)?;
+        state.names.push(entry, GFP_KERNEL)?;
+        Ok(Some(Self {
+            dir: state.dir.clone(),
+            name,
+        }))
     }
-    ROOT.lock().clone()
+
+    /// The directory.
+    pub(crate) fn dir(&self) -> &Dir {
+        &self.dir
+    }
+
+    /// The name.
+    pub(crate) fn as_cstr(&self) -> &CStr {
+        &self.name
+    }
+}
+
+impl Drop for Name {
+    fn drop(&mut self) {
+        if let Some(state) = ROOT.lock().as_mut() {
+            state.names.retain(|taken| **taken != *self.name);
+        }
+    }
 }

@@ -32,12 +32,19 @@ use crate::{
     wire::rx::RxDrop, //
 };
 
-/// The file of one interface, named as the interface is.
+/// The file of one interface, named as the interface is, with a number behind it where another
+/// namespace has an interface of that name.
 #[pin_data]
 pub(crate) struct Files {
     iface: Arc<Interface>,
     #[pin]
-    file: Mutex<Option<Pin<KBox<File<View>>>>>,
+    file: Mutex<Option<Named>>,
+}
+
+/// A file and its name, which is free again only when the file is gone.
+struct Named {
+    _file: Pin<KBox<File<View>>>,
+    _name: debugfs::Name,
 }
 
 impl Files {
@@ -56,19 +63,29 @@ impl Files {
             .iface
             .device()
             .is_some_and(|own| core::ptr::eq::<Device>(&*own, dev));
-        let (true, Some(dir)) = (ours, debugfs::dir()) else {
+        if !ours {
             return;
-        };
+        }
         // The old one first, or the name would be taken when it is the same.
         drop(self.file.lock().take());
+        match self.make(dev) {
+            Ok(file) => *self.file.lock() = file,
+            Err(e) => pr_warn!("{}: no debugfs file: {:?}\n", dev.name(), e),
+        }
+    }
+
+    fn make(&self, dev: &Device) -> Result<Option<Named>> {
+        let Some(name) = debugfs::Name::take(dev.name().as_cstr())? else {
+            return Ok(None);
+        };
         let view = View {
             iface: self.iface.clone(),
         };
-        let made = KBox::pin_init(dir.read_only_file(dev.name().as_cstr(), view), GFP_KERNEL);
-        match made {
-            Ok(file) => *self.file.lock() = Some(file),
-            Err(e) => pr_warn!("{}: no debugfs file: {:?}\n", dev.name(), e),
-        }
+        let file = KBox::pin_init(name.dir().read_only_file(name.as_cstr(), view), GFP_KERNEL)?;
+        Ok(Some(Named {
+            _file: file,
+            _name: name,
+        }))
     }
 }
 
