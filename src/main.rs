@@ -21,6 +21,8 @@ use kernel::prelude::*;
 struct Ipoib {
     #[pin]
     client: rdma::Registration<ipoib::client::Ipoib>,
+    #[pin]
+    notifier: net::notifier::Notifier,
     debugfs: base::debugfs::Root,
     /// Last: code of ours may be waiting in RCU callbacks (MOD-7).
     rcu: base::rcu::Drain,
@@ -34,6 +36,7 @@ impl kernel::InPlaceModule for Ipoib {
             },
             rcu: base::rcu::Drain,
             debugfs: base::debugfs::Root::new(c"ipoib_rs")?,
+            notifier <- net::notifier::Notifier::new(),
             client <- rdma::Registration::new(),
         })
     }

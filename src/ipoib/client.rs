@@ -31,9 +31,9 @@ use crate::{
     net::{
         device::Device,
         notifier::{
-            self,
             Change,
-            Listener, //
+            Listener,
+            Listening, //
         },
         registration::{
             Config,
@@ -97,7 +97,7 @@ struct Ears {
 /// What the client keeps per device. Fields are dropped in this order: nothing hears of events
 /// any more when the interfaces go.
 pub(crate) struct PerDevice {
-    _notifier: Pin<KBox<notifier::Registration<Ears>>>,
+    _listening: Listening,
     _events: Pin<KBox<EventRegistration<Ears>>>,
     _parents: KVec<Parent>,
     _queue: Arc<OrderedQueue>,
@@ -146,13 +146,13 @@ impl Client for Ipoib {
         }
         let ears = Arc::new(Ears { ports, files }, GFP_KERNEL)?;
         let events = KBox::pin_init(EventRegistration::new(device, ears.clone()), GFP_KERNEL)?;
-        let notifier = KBox::pin_init(notifier::Registration::new(ears.clone()), GFP_KERNEL)?;
+        let listening = Listening::new(ears.clone())?;
         // Whatever happened between reading the ports and now.
         for port in &ears.ports {
             port.refresh();
         }
         Ok(PerDevice {
-            _notifier: notifier,
+            _listening: listening,
             _events: events,
             _parents: parents,
             _queue: queue,

@@ -2,12 +2,13 @@
 
 //! Hearing of changes of other network devices.
 //!
+//! The module has one notifier for as long as it is loaded. A notifier per RDMA device would have to go when the
+//! device does; but to unregister one is to wait for the end of namespace clean-ups, and a clean-up waits for
+//! RDMA devices to go whose network device is in the namespace.
+//!
 //! C header: [`include/linux/netdevice.h`](srctree/include/linux/netdevice.h)
 
-use core::marker::PhantomData;
-
 use kernel::{
-    container_of,
     error::to_result,
     ffi::{
         c_int,
@@ -15,7 +16,15 @@ use kernel::{
         c_void, //
     },
     prelude::*,
-    sync::Arc,
+    sync::{
+        atomic::{
+            Acquire,
+            Atomic,
+            Full,
+            Release, //
+        },
+        Arc, //
+    },
     types::Opaque, //
 };
 
@@ -38,37 +47,51 @@ pub(crate) enum Change {
 
 /// What hears of changes.
 pub(crate) trait Listener: Send + Sync + 'static {
-    /// `dev` has changed. RTNL held; may sleep, but must not wait for anything that takes RTNL.
+    /// `dev` has changed. RTNL held; may sleep, but must not wait for anything that takes RTNL, nor begin or end
+    /// to listen.
     fn changed(&self, dev: &Device, change: Change);
 }
 
-/// A registered notifier, for all net namespaces. Dropping it unregisters it.
+kernel::sync::global_lock! {
+    // SAFETY: only used while a `Notifier` exists, whose initialiser comes first.
+    unsafe(uninit) static LISTENERS: Mutex<KVec<Arc<dyn Listener>>> = KVec::new();
+}
+
+/// Whether `LISTENERS` is initialised: 0 untouched, 1 being initialised, 2 initialised.
+static READY: Atomic<u32> = Atomic::new(0);
+
+/// The module's notifier, for all net namespaces. Dropping it unregisters it.
 ///
 /// # Invariants
 ///
-/// `block` is registered from a successful `new` until the drop returns.
+/// `block` is registered from a successful `new` until the drop returns, and `LISTENERS` is initialised.
 #[pin_data(PinnedDrop)]
-pub(crate) struct Registration<L: Listener> {
+pub(crate) struct Notifier {
     #[pin]
     block: Opaque<bindings::notifier_block>,
-    listener: Arc<L>,
-    _listener: PhantomData<L>,
 }
 
 // SAFETY: registration and unregistration lock by themselves.
-unsafe impl<L: Listener> Send for Registration<L> {}
+unsafe impl Send for Notifier {}
 // SAFETY: no method on `&self`.
-unsafe impl<L: Listener> Sync for Registration<L> {}
+unsafe impl Sync for Notifier {}
 
-impl<L: Listener> Registration<L> {
-    /// Registers `listener`. Takes RTNL; may sleep.
-    pub(crate) fn new(listener: Arc<L>) -> impl PinInit<Self, Error> {
+impl Notifier {
+    /// Registers the notifier. Takes RTNL and waits for namespaces that are being set up or cleaned up; may sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EBUSY` if there has been one since the module was loaded.
+    pub(crate) fn new() -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
-            listener,
-            _listener: PhantomData,
+            _: {
+                READY.cmpxchg(0, 1, Full).map_err(|_| EBUSY)?;
+                // SAFETY: the exchange above succeeds once.
+                unsafe { LISTENERS.init() };
+                READY.store(2, Release);
+            },
             block <- Opaque::try_ffi_init(|slot: *mut bindings::notifier_block| {
-                // SAFETY: `slot` is pinned memory that stays until the drop, and `listener`,
-                // which the callback reads, is initialised before this field.
+                // SAFETY: `slot` is pinned memory that stays until the drop.
                 unsafe {
                     slot.write(bindings::notifier_block {
                         notifier_call: Some(Self::callback),
@@ -82,10 +105,9 @@ impl<L: Listener> Registration<L> {
 
     /// # Safety
     ///
-    /// Called by the notifier chain with the block of a live registration, RTNL held, and a
-    /// `netdev_notifier_info`.
+    /// Called by the notifier chain for a `Notifier`, RTNL held, with a `netdev_notifier_info`.
     unsafe extern "C" fn callback(
-        block: *mut bindings::notifier_block,
+        _block: *mut bindings::notifier_block,
         event: c_ulong,
         info: *mut c_void,
     ) -> c_int {
@@ -99,20 +121,51 @@ impl<L: Listener> Registration<L> {
             bindings::netdev_cmd::NETDEV_CHANGEADDR => Change::Addr,
             _ => return 0,
         };
-        // SAFETY: the block is a field of a live registration, and the info names a live device.
-        unsafe {
-            let this = &*container_of!(Opaque::cast_from(block), Self, block);
-            let dev = (*info.cast::<bindings::netdev_notifier_info>()).dev;
-            this.listener.changed(Device::from_raw(dev), change);
+        // SAFETY: the info names a live device.
+        let dev = unsafe { Device::from_raw((*info.cast::<bindings::netdev_notifier_info>()).dev) };
+        for listener in LISTENERS.lock().iter() {
+            listener.changed(dev, change);
         }
         0
     }
 }
 
 #[pinned_drop]
-impl<L: Listener> PinnedDrop for Registration<L> {
+impl PinnedDrop for Notifier {
     fn drop(self: Pin<&mut Self>) {
         // SAFETY: registered by the type invariant; waits for running callbacks.
         unsafe { bindings::unregister_netdevice_notifier(self.block.get()) };
+        // The static itself is never dropped.
+        let listeners = core::mem::take(&mut *LISTENERS.lock());
+        drop(listeners);
+    }
+}
+
+/// A listener that hears of changes until this is dropped.
+///
+/// The drop waits for a running [`Listener::changed`]; it takes neither RTNL nor anything that the clean-up of a
+/// namespace holds.
+pub(crate) struct Listening(Arc<dyn Listener>);
+
+impl Listening {
+    /// Lets `listener` hear of changes from now on. May sleep; not with RTNL held.
+    ///
+    /// # Errors
+    ///
+    /// `ENODEV` if there is no [`Notifier`]; `ENOMEM`.
+    pub(crate) fn new(listener: Arc<dyn Listener>) -> Result<Self> {
+        if READY.load(Acquire) != 2 {
+            return Err(ENODEV);
+        }
+        LISTENERS.lock().push(listener.clone(), GFP_KERNEL)?;
+        Ok(Self(listener))
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        LISTENERS
+            .lock()
+            .retain(|other| !Arc::ptr_eq(other, &self.0));
     }
 }
