@@ -1,5 +1,6 @@
 """Interfaces come and go: down and up, namespaces, devices, the module; always with traffic running."""
 
+import contextlib
 import json
 import pathlib
 import re
@@ -12,7 +13,13 @@ CYCLES = 50
 
 def infiniband_links():
     """The IPoIB interfaces of the first namespace."""
-    return [p.parent.name for p in pathlib.Path("/sys/class/net").glob("*/type") if p.read_text().strip() == "32"]
+    names = []
+    for file in pathlib.Path("/sys/class/net").glob("*/type"):
+        # An interface that goes at this moment has no type any more.
+        with contextlib.suppress(OSError):
+            if file.read_text().strip() == "32":
+                names.append(file.parent.name)
+    return names
 
 
 def resources_of_ours():
@@ -111,6 +118,29 @@ def test_same_name_when_coming_back(a, b, driver):
     driver.renew()
 
 
+def test_one_name_in_two_namespaces(a, b, driver):
+    """Interfaces of one name in two namespaces have a debugfs file each; a name that is free again is used again."""
+    files = pathlib.Path("/sys/kernel/debug/ipoib_rs")
+    old = {side.letter: side.iface for side in (a, b)}
+    for side in (a, b):
+        side.set_link("down")
+        side.run("ip", "link", "set", "dev", side.iface, "name", "same0")
+    try:
+        assert sorted(f.name for f in files.iterdir()) == ["same0", "same0.1"]
+        assert f"address: {a.run('cat', '/sys/class/net/same0/address').stdout.strip()}" in (files / "same0").read_text()
+        assert f"address: {b.run('cat', '/sys/class/net/same0/address').stdout.strip()}" in (files / "same0.1").read_text()
+        a.run("ip", "link", "set", "dev", "same0", "name", "other0")
+        assert sorted(f.name for f in files.iterdir()) == ["other0", "same0.1"]
+        a.run("ip", "link", "set", "dev", "other0", "name", "same0")
+        assert sorted(f.name for f in files.iterdir()) == ["same0", "same0.1"]
+    finally:
+        for side in (a, b):
+            side.run("ip", "link", "set", "dev", "same0", "name", old[side.letter], check=False)
+            side.forget_iface(old[side.letter])
+            side.set_link("up")
+    reachable(a, b)
+
+
 def test_renamed_interface(a, b, driver):
     """The debugfs file follows the interface's name."""
     old = a.iface
@@ -154,6 +184,29 @@ def test_underlay_deleted(a, b, driver):
             wait_until("the interface to go", lambda s=side: gone(s))
     driver.down()
     driver.step("fabric-up")
+    driver.up()
+    assert a.ping(b.ip4).received == 3
+
+
+def test_underlay_in_deleted_namespace(a, b, driver):
+    """The network device below lives in a namespace that is deleted: the clean-up, which has namespaces locked, takes
+    the RDMA device and our interface away, and the machine can make namespaces afterwards."""
+    name = a.port.split("/")[0]
+    driver.down()
+    for _ in range(3):
+        run(["ip", "netns", "add", "below"])
+        run(["rdma", "link", "delete", name])
+        run(["ip", "link", "set", "v0", "netns", "below"])
+        run(["ip", "netns", "exec", "below", "ip", "link", "set", "v0", "up"])
+        run(["ip", "netns", "exec", "below", "rdma", "link", "add", name, "type", "rxe", "netdev", "v0"])
+        wait_until("the interface", lambda: len(infiniband_links()) == 2)
+        run(["ip", "netns", "del", "below"])
+        wait_until("both ports' devices to go", lambda: not infiniband_links())
+        # Stays stuck when the clean-up is.
+        run(["timeout", "100", "ip", "netns", "add", "after"])
+        run(["timeout", "100", "ip", "netns", "del", "after"])
+        driver.step("fabric-up")
+        wait_until("the interfaces", lambda: len(infiniband_links()) == 2)
     driver.up()
     assert a.ping(b.ip4).received == 3
 
