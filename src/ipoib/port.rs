@@ -46,7 +46,7 @@ pub(crate) struct Seen {
     pub(crate) active: bool,
     /// The MTU of the link as it runs now, octets (256 to 4096).
     pub(crate) mtu: u32,
-    /// GID at index 0.
+    /// GID at index 0, or the last that was there; zero before the first.
     pub(crate) gid: Gid,
     /// Local identifier; 0 on RoCE.
     pub(crate) lid: u32,
@@ -55,29 +55,23 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// Reads the port. May sleep and take RTNL.
-    fn read(port: &rdma::Port) -> Result<Self> {
+    /// Reads the port. One without a GID counts as not active and as having `last`, its GID so far:
+    /// nothing can be sent from it, and the core cannot put a new GID in that place as long as
+    /// address handles of ours hold on to the old one. May sleep and take RTNL.
+    fn read(port: &rdma::Port, last: Gid) -> Result<Self> {
         let attr = port.query()?;
+        let (gid, present) = match port.gid(0) {
+            Ok(gid) => (gid, true),
+            Err(e) if e == ENOENT => (last, false),
+            Err(e) => return Err(e),
+        };
         Ok(Self {
-            active: attr.state == PortState::Active,
+            active: present && attr.state == PortState::Active,
             mtu: attr.active_mtu,
-            gid: port.gid(0)?,
+            gid,
             lid: attr.lid,
             lmc: attr.lmc,
         })
-    }
-
-    /// Reads the port again. One without a GID counts as not active: nothing can be sent from it,
-    /// and the core cannot put a new GID in that place as long as address handles of ours hold on
-    /// to the old one.
-    fn reread(&self, port: &rdma::Port) -> Result<Self> {
-        match Self::read(port) {
-            Err(e) if e == ENOENT => Ok(Self {
-                active: false,
-                ..*self
-            }),
-            other => other,
-        }
     }
 }
 
@@ -111,7 +105,8 @@ impl Port {
     /// Reads `rdma` for the first time. `queue` is one that nobody flushes with RTNL held. May
     /// sleep and take RTNL.
     pub(crate) fn new(rdma: rdma::Port, queue: Arc<OrderedQueue>) -> Result<Arc<Self>> {
-        let seen = Seen::read(&rdma)?;
+        // Without a GID yet there is an interface all the same: it gets its address with the GID.
+        let seen = Seen::read(&rdma, Gid::ZERO)?;
         Arc::pin_init(
             pin_init!(Self {
                 rdma,
@@ -192,7 +187,7 @@ impl WorkItem for Port {
             return;
         };
         if todo & READ != 0 {
-            match this.seen().reread(&this.rdma) {
+            match Seen::read(&this.rdma, this.seen().gid) {
                 Ok(seen) => *this.state.lock() = seen,
                 Err(e) => warn_limited!(
                     "{}/{}: cannot read the port ({:?}); keeping what was last known\n",

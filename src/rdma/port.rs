@@ -154,7 +154,8 @@ impl Port {
 
     /// Entry `index` of the GID table, from the core's cache.
     ///
-    /// Does not sleep. Fails with `EINVAL` when there is no such entry or it is empty.
+    /// Does not sleep. Fails with `EINVAL` when there is no such port or entry, with `ENOENT` when the entry
+    /// is empty.
     pub(crate) fn gid(&self, index: u16) -> Result<Gid> {
         let mut gid = sys::ib_gid::default();
         // SAFETY: The device is valid, `gid` is writable; the core checks port and index.

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import pathlib
 import socket
 import struct
 import time
@@ -242,6 +243,39 @@ def test_gid_lost_and_found(a, b, driver):
             a.flush_neighbours()
             wait_until("an answer", lambda: a.reaches(b.ip4))
             wait_until("our own request to be dropped", lambda n=echoes: Debug(a).drops("rx").get("own_echo", 0) > n)
+
+
+def test_no_gid_when_loading(a, b, driver):
+    """The module is loaded while the port has no GID: the interface is there without carrier, and takes the GID when
+    it comes."""
+    link = UNDERLAY["A"]
+    old_mac = run(["cat", f"/sys/class/net/{link}/address"]).stdout.strip()
+    table = pathlib.Path("/sys/class/infiniband", a.port.split("/")[0], "ports/1/gids/0")
+    try:
+        # The core takes the GID away, and gives none instead as long as handles of ours use it.
+        run(["ip", "link", "set", link, "address", "02:11:22:33:44:88"])
+        wait_until("the carrier to go", lambda: not carrier(a))
+        driver.down()
+        driver.unload()
+        assert not table.read_text().strip().strip("0:"), "the port has a GID already"
+        driver.load()
+        without = [d for d in pathlib.Path("/sys/class/net").iterdir()
+                   if (d / "type").read_text().strip() == "32" and (d / "address").read_text().strip().endswith(":00" * 16)]
+        assert len(without) == 1
+        run(["ip", "link", "set", without[0].name, "up"])
+        assert (without[0] / "carrier").read_text().strip() == "0"
+        for state in ("down", "up"):
+            run(["ip", "link", "set", link, state])
+        gid = socket.inet_pton(socket.AF_INET6, link_local("02:11:22:33:44:88")).hex()
+        wait_until("the GID in the address",
+                   lambda: (without[0] / "address").read_text().strip().replace(":", "").endswith(gid))
+        driver.up()
+        assert a.ping(b.ip4).received == 3
+    finally:
+        run(["ip", "link", "set", link, "down"])
+        run(["ip", "link", "set", link, "address", old_mac])
+        run(["ip", "link", "set", link, "up"])
+        driver.renew()
 
 
 def test_port_changes_while_down(a, b, driver):
