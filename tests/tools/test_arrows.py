@@ -32,6 +32,7 @@ def complaints(tmp_path, name, text):
     ("ipoib/rx.rs", "fn f() { unsafe { g() } }"),
     ("wire/gid.rs", "unsafe impl Send for X {}"),
     ("extra/x.rs", ""),
+    ("ipoib/rx.rs", "use crate::sys::params::Params;"),
     ("net/long.rs", "\n" * 601),
 ])
 def test_complains(tmp_path, name, text):
@@ -41,7 +42,7 @@ def test_complains(tmp_path, name, text):
 @pytest.mark.parametrize("name, text", [
     ("net/skb.rs", "use crate::{base::lock, sys, wire::Gid};\nuse super::device::Device;"),
     ("net/skb.rs", "unsafe { f() }"),
-    ("ipoib/rx.rs", "use crate::sys::params::Params;\nuse crate::{control, net, rdma};"),
+    ("ipoib/rx.rs", "use crate::base::params::Params;\nuse crate::{control, net, rdma};"),
     ("ipoib/rx.rs", "// unsafe is for others\n/* crate::sys::x */ fn f() -> &'static str { \"unsafe crate::sys::x\" }"),
     ("control/join.rs", "use crate::wire::Gid;\nuse core::mem;\nuse super::path;"),
     ("main.rs", "mod net; use crate::ipoib::x; unsafe {}"),
