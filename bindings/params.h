@@ -6,7 +6,7 @@
 
 /*
  * Module parameters. They live in C because the kernel crate's module! macro
- * offers no sysfs permissions and no run-time writes. src/sys/params.rs is the
+ * offers no sysfs permissions and no run-time writes. src/base/params.rs is the
  * only reader; it also checks the ranges at load.
  */
 extern int ipoib_param_send_queue_size;
