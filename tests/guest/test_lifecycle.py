@@ -127,8 +127,9 @@ def test_one_name_in_two_namespaces(a, b, driver):
         side.run("ip", "link", "set", "dev", side.iface, "name", "same0")
     try:
         assert sorted(f.name for f in files.iterdir()) == ["same0", "same0.1"]
-        assert f"address: {a.run('cat', '/sys/class/net/same0/address').stdout.strip()}" in (files / "same0").read_text()
-        assert f"address: {b.run('cat', '/sys/class/net/same0/address').stdout.strip()}" in (files / "same0.1").read_text()
+        for side, file in ((a, "same0"), (b, "same0.1")):
+            address = side.run("cat", "/sys/class/net/same0/address").stdout.strip()
+            assert f"address: {address}" in (files / file).read_text()
         a.run("ip", "link", "set", "dev", "same0", "name", "other0")
         assert sorted(f.name for f in files.iterdir()) == ["other0", "same0.1"]
         a.run("ip", "link", "set", "dev", "other0", "name", "same0")

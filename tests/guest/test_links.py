@@ -260,7 +260,8 @@ def test_no_gid_when_loading(a, b, driver):
         assert not table.read_text().strip().strip("0:"), "the port has a GID already"
         driver.load()
         without = [d for d in pathlib.Path("/sys/class/net").iterdir()
-                   if (d / "type").read_text().strip() == "32" and (d / "address").read_text().strip().endswith(":00" * 16)]
+                   if (d / "type").read_text().strip() == "32"
+                   and (d / "address").read_text().strip().endswith(":00" * 16)]
         assert len(without) == 1
         run(["ip", "link", "set", without[0].name, "up"])
         assert (without[0] / "carrier").read_text().strip() == "0"
