@@ -108,8 +108,13 @@ impl Name {
 
 impl Drop for Name {
     fn drop(&mut self) {
-        if let Some(state) = ROOT.lock().as_mut() {
-            state.names.retain(|taken| **taken != *self.name);
+        let mut root = ROOT.lock();
+        let Some(state) = root.as_mut() else {
+            return;
+        };
+        if let Some(i) = state.names.iter().position(|taken| **taken == *self.name) {
+            // It cannot fail: the position is one of the vector's.
+            let _ = state.names.remove(i);
         }
     }
 }

@@ -164,8 +164,13 @@ impl Listening {
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        LISTENERS
-            .lock()
-            .retain(|other| !Arc::ptr_eq(other, &self.0));
+        let mut listeners = LISTENERS.lock();
+        if let Some(i) = listeners
+            .iter()
+            .position(|other| Arc::ptr_eq(other, &self.0))
+        {
+            // It cannot fail: the position is one of the vector's.
+            let _ = listeners.remove(i);
+        }
     }
 }
