@@ -56,6 +56,11 @@ bool ipoib_h_rdma_protocol_roce_udp_encap(const struct ib_device *dev, u32 port_
 	return rdma_protocol_roce_udp_encap(dev, port_num);
 }
 
+bool ipoib_h_rdma_protocol_roce_eth_encap(const struct ib_device *dev, u32 port_num)
+{
+	return rdma_protocol_roce_eth_encap(dev, port_num);
+}
+
 enum rdma_ah_attr_type ipoib_h_rdma_ah_find_type(struct ib_device *dev, u32 port_num)
 {
 	return rdma_ah_find_type(dev, port_num);

@@ -25,6 +25,7 @@ u32 ipoib_h_rdma_start_port(const struct ib_device *dev);
 u32 ipoib_h_rdma_end_port(const struct ib_device *dev);
 bool ipoib_h_rdma_protocol_ib(const struct ib_device *dev, u32 port_num);
 bool ipoib_h_rdma_protocol_roce_udp_encap(const struct ib_device *dev, u32 port_num);
+bool ipoib_h_rdma_protocol_roce_eth_encap(const struct ib_device *dev, u32 port_num);
 enum rdma_ah_attr_type ipoib_h_rdma_ah_find_type(struct ib_device *dev, u32 port_num);
 struct net *ipoib_h_rdma_dev_net(struct ib_device *dev);
 

@@ -46,7 +46,7 @@ pub(crate) struct Seen {
     pub(crate) active: bool,
     /// The MTU of the link as it runs now, octets (256 to 4096).
     pub(crate) mtu: u32,
-    /// GID at index 0, or the last that was there; zero before the first.
+    /// The port's own GID, or the last that was there; zero before the first.
     pub(crate) gid: Gid,
     /// Local identifier; 0 on RoCE.
     pub(crate) lid: u32,
@@ -60,7 +60,7 @@ impl Seen {
     /// address handles of ours hold on to the old one. May sleep and take RTNL.
     fn read(port: &rdma::Port, last: Gid) -> Result<Self> {
         let attr = port.query()?;
-        let (gid, present) = match port.gid(0) {
+        let (gid, present) = match port.gid(port.own_gid_index().into()) {
             Ok(gid) => (gid, true),
             Err(e) if e == ENOENT => (last, false),
             Err(e) => return Err(e),

@@ -129,6 +129,20 @@ impl Port {
         }
     }
 
+    /// Where in the GID table the port's own GID is that this driver uses. Any context.
+    ///
+    /// Entry 0 on InfiniBand. On RoCE the link-local one of version 2: the core reserves the first
+    /// entries for the link-local GIDs, version 1 before version 2 where the port speaks both.
+    pub(crate) fn own_gid_index(&self) -> u8 {
+        // SAFETY: The device is valid and has this port.
+        let both = unsafe {
+            let device = self.device.as_ptr();
+            sys::ipoib_h_rdma_protocol_roce_eth_encap(device, self.number)
+                && sys::ipoib_h_rdma_protocol_roce_udp_encap(device, self.number)
+        };
+        both.into()
+    }
+
     /// Asks the device for the port's attributes.
     ///
     /// Sleeps, and **may take the RTNL lock** (rxe and other Ethernet drivers do): must not be

@@ -235,7 +235,10 @@ impl Resolver {
         )?;
         let request = match self {
             Self::Roce => Request::Roce {
-                _request: GidResolution::start(iface.port().rdma(), 0, gid, reply.clone())?,
+                _request: {
+                    let port = iface.port().rdma();
+                    GidResolution::start(port, port.own_gid_index().into(), gid, reply.clone())?
+                },
             },
             Self::Ib(client) => Request::Ib {
                 _request: sa::query(client, iface, gid, reply.clone())?,
@@ -261,17 +264,17 @@ impl Resolver {
     /// The address handle's attributes for a unicast answer.
     pub(crate) fn unicast(&self, iface: &Interface, gid: &Gid, route: &Route) -> AhAttr {
         match route {
-            Route::Roce(found) => roce::unicast(iface.port().rdma().number(), gid, found),
+            Route::Roce(found) => roce::unicast(iface.port().rdma(), gid, found),
             Route::Ib(path) => sa::unicast(iface, path),
         }
     }
 
     /// The address handle's attributes for a group.
     pub(crate) fn multicast(&self, iface: &Interface, group: &Gid, params: &Params) -> AhAttr {
-        let port = iface.port().rdma().number();
+        let port = iface.port().rdma();
         match self {
             Self::Roce => roce::multicast(port, group, params),
-            Self::Ib(_) => sa::multicast(port, group, params),
+            Self::Ib(_) => sa::multicast(port.number(), group, params),
         }
     }
 

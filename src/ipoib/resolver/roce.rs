@@ -21,6 +21,7 @@ use crate::{
         Params, //
     },
     rdma::{
+        self,
         AhAttr,
         Resolved, //
     },
@@ -36,8 +37,6 @@ const QKEY: u32 = 0x0b1b;
 const MLID: u16 = 0xc000;
 /// Hop limit of group frames: they stay on the link (their scope is link-local).
 const HOP_LIMIT: u8 = 1;
-/// Index of the source GID, the link-local one.
-const SGID_INDEX: u8 = 0;
 
 /// Membership of the port's netdev in an IPv6 group.
 pub(crate) struct IpMembership {
@@ -83,10 +82,21 @@ pub(super) fn join(port: &Arc<Port>, group: &Gid, state: JoinState) -> Result<(H
     Ok((membership, params))
 }
 
-pub(super) fn unicast(port: u32, gid: &Gid, answer: &Resolved) -> AhAttr {
-    AhAttr::roce_unicast(port, *gid, SGID_INDEX, answer.dmac, answer.hop_limit.max(1))
+pub(super) fn unicast(port: &rdma::Port, gid: &Gid, answer: &Resolved) -> AhAttr {
+    AhAttr::roce_unicast(
+        port.number(),
+        *gid,
+        port.own_gid_index(),
+        answer.dmac,
+        answer.hop_limit.max(1),
+    )
 }
 
-pub(super) fn multicast(port: u32, group: &Gid, params: &Params) -> AhAttr {
-    AhAttr::roce_multicast(port, *group, SGID_INDEX, params.hop_limit.max(1))
+pub(super) fn multicast(port: &rdma::Port, group: &Gid, params: &Params) -> AhAttr {
+    AhAttr::roce_multicast(
+        port.number(),
+        *group,
+        port.own_gid_index(),
+        params.hop_limit.max(1),
+    )
 }
