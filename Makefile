@@ -23,7 +23,8 @@ modules: | need-kdir
 
 modules_install: | need-kdir ## install ipoib_rs.ko for the running kernel, or for KDIR=
 	$(MAKE) -C $(KDIR) M=$(CURDIR) modules_install
-	depmod
+	@# Without a System.map in KDIR, as distributions have it, the kernel's makefile leaves this out.
+	depmod $(if $(INSTALL_MOD_PATH),-b $(INSTALL_MOD_PATH)) $$(cat $(KDIR)/include/config/kernel.release)
 
 .PHONY: need-kdir
 need-kdir:
