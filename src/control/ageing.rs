@@ -44,19 +44,6 @@ impl Ageing {
     pub const fn expired(&self, last_used: Millis, now: Millis, busy: bool) -> bool {
         !busy && now.saturating_sub(last_used).0 > self.idle_limit().0
     }
-
-    /// Whether a path may go: no neighbour refers to it, its machine is at rest or merely holds a handle that
-    /// nothing has used for the idle limit, and no failure is remembered (which would be asked again at once).
-    #[inline]
-    pub const fn path_expired(
-        &self,
-        last_used: Millis,
-        now: Millis,
-        neighbours: usize,
-        busy: bool,
-    ) -> bool {
-        neighbours == 0 && self.expired(last_used, now, busy)
-    }
 }
 
 impl Default for Ageing {

@@ -33,6 +33,7 @@ pub mod pending;
 pub mod port;
 pub mod reason;
 pub mod recovery;
+pub mod room;
 pub mod seq;
 pub mod storm;
 pub mod time;

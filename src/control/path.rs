@@ -11,7 +11,10 @@
 //!   may wait only if the next try comes within its lifetime ([`Policy::pending_life`]); otherwise it is dropped
 //!   at once as `Unreachable`. A definite failure (there is no such path) drops what waited.
 //! - Whatever happens, packets that wait are sent or dropped within the lifetime, counted from the first one.
-//! - A frame received from the destination (`Heard`) ends the negative cache: it is there after all.
+//! - A frame received from the destination (`Heard`) ends the negative cache: it is there after all. Frames can be
+//!   forged, so that this makes for one query in [`Policy::heard_gap`] at most.
+//! - A query that waits for admission keeps its place in the line while packets come. When there was none for a
+//!   lifetime it is given up, so that the line holds no more than what was asked for within two lifetimes.
 
 use super::actions;
 use super::backoff::{self, Backoff};
@@ -31,15 +34,19 @@ pub struct Policy {
     pub query_limit: Millis,
     /// The least age of an answer that a mere suspicion may have checked again.
     pub suspect_age: Millis,
+    /// The least time between two frames of the destination that end the negative cache.
+    pub heard_gap: Millis,
 }
 
 impl Policy {
-    /// The driver's values.
+    /// The driver's values. Packets are refused only in the first three seconds of the longest back-off: those after
+    /// them wait, and go out with the next try.
     pub const DEFAULT: Self = Self {
-        retry: backoff::Config::new(1000, 16000),
+        retry: backoff::Config::new(1000, 8000),
         pending_life: Millis::from_secs(5),
         query_limit: Millis::from_secs(5),
         suspect_age: Millis::from_secs(1),
+        heard_gap: Millis::from_secs(1),
     };
 }
 
@@ -141,6 +148,8 @@ struct Query {
     give_up: Option<Millis>,
     /// The fabric changed after it was handed over: its answer may be old.
     outdated: bool,
+    /// When to give up waiting for admission, because nobody waits for the answer.
+    forsaken: Option<Millis>,
 }
 
 /// The machine of one destination.
@@ -154,6 +163,8 @@ pub struct Path {
     /// Packets wait, at most until this.
     waiting: Option<Millis>,
     answered: Millis,
+    /// When a frame last ended the negative cache.
+    heard: Option<Millis>,
     backoff: Backoff,
     armed: Option<Millis>,
 }
@@ -168,6 +179,7 @@ impl Path {
             next_try: None,
             waiting: None,
             answered: Millis::ZERO,
+            heard: None,
             backoff: Backoff::new(),
             armed: None,
         }
@@ -192,15 +204,7 @@ impl Path {
                     self.ask(seq, &mut out);
                 }
             }
-            Event::Heard => {
-                if !self.handle && self.query.is_none() {
-                    self.next_try = None;
-                    self.backoff.reset();
-                    if self.waiting.is_some() {
-                        self.ask(seq, &mut out);
-                    }
-                }
-            }
+            Event::Heard => self.heard(now, seq, &mut out),
             Event::Invalidate => {
                 self.drop_handle(&mut out);
                 self.cancel(&mut out);
@@ -232,7 +236,8 @@ impl Path {
         }
         let until = now.saturating_add(self.policy.pending_life);
         let until = *self.waiting.get_or_insert(until);
-        if self.query.is_some() {
+        if let Some(query) = self.query.as_mut() {
+            query.forsaken = None;
             return;
         }
         match self.next_try {
@@ -245,10 +250,30 @@ impl Path {
         }
     }
 
+    fn heard(&mut self, now: Millis, seq: &mut Seq, out: &mut Actions) {
+        let gap = self.policy.heard_gap;
+        let soon = self
+            .heard
+            .is_some_and(|at| !at.saturating_add(gap).reached(now));
+        if soon || !self.is_silent() {
+            return;
+        }
+        self.heard = Some(now);
+        // A query that is out may have begun before the destination was there; if it fails, the next comes soon.
+        self.backoff.reset();
+        if self.query.is_none() {
+            self.next_try = None;
+            if self.waiting.is_some() {
+                self.ask(seq, out);
+            }
+        }
+    }
+
     fn started(&mut self, id: u64, now: Millis) {
         let give_up = now.saturating_add(self.policy.query_limit);
         if let Some(query) = self.query.as_mut().filter(|query| query.id == id) {
             query.give_up = Some(give_up);
+            query.forsaken = None;
         }
     }
 
@@ -307,8 +332,15 @@ impl Path {
         self.armed = None;
         if self.waiting.is_some_and(|until| until.reached(now)) {
             self.drop_pending(TxDrop::Expired, out);
+            let queued = self.query.as_mut().filter(|query| query.give_up.is_none());
+            if let Some(query) = queued {
+                query.forsaken = Some(now.saturating_add(self.policy.pending_life));
+            }
         }
         if let Some(query) = self.query {
+            if query.forsaken.is_some_and(|at| at.reached(now)) {
+                self.cancel(out);
+            }
             if query.give_up.is_some_and(|at| at.reached(now)) {
                 self.cancel(out);
                 self.failed(true, now, seq, out);
@@ -332,6 +364,7 @@ impl Path {
             id,
             give_up: None,
             outdated: false,
+            forsaken: None,
         });
         out.push(Action::StartQuery { id });
     }
@@ -373,7 +406,7 @@ impl Path {
 
     /// When the machine next wants a `Tick`.
     pub fn deadline(&self) -> Option<Millis> {
-        let give_up = self.query.and_then(|query| query.give_up);
+        let give_up = self.query.and_then(|query| query.give_up.or(query.forsaken));
         let next_try = self.next_try.filter(|_| self.query.is_none());
         Millis::earliest(self.waiting, Millis::earliest(give_up, next_try))
     }
@@ -396,6 +429,11 @@ impl Path {
     /// Whether the data path has a handle.
     pub const fn is_published(&self) -> bool {
         self.handle
+    }
+
+    /// Whether the destination has not answered so far, so that a frame from it would be news (`Heard`).
+    pub const fn is_silent(&self) -> bool {
+        !self.handle && (self.next_try.is_some() || self.backoff.attempts() > 0)
     }
 
     /// The id of the query that is out or waits for admission.

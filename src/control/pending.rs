@@ -61,21 +61,6 @@ impl Budget {
         fits
     }
 
-    /// Takes back one admitted packet, with the length it was admitted with.
-    #[inline]
-    pub fn release(&mut self, len: u32) {
-        self.packets = self.packets.saturating_sub(1);
-        self.bytes = self.bytes.saturating_sub(len);
-    }
-
-    /// Takes back the whole of another budget, as when a destination's queue is sent or dropped at once and
-    /// `self` is the interface's.
-    #[inline]
-    pub fn release_all(&mut self, other: &Self) {
-        self.packets = self.packets.saturating_sub(other.packets);
-        self.bytes = self.bytes.saturating_sub(other.bytes);
-    }
-
     /// Forgets everything charged.
     #[inline]
     pub fn clear(&mut self) {

@@ -34,11 +34,13 @@ pub enum TxDrop {
     Post,
     /// No memory for control state.
     NoMemory,
+    /// The table of destinations, paths or groups was full ([`super::room`]).
+    TableFull,
 }
 
 impl TxDrop {
     /// Number of reasons; every [`TxDrop::index`] is below it.
-    pub const COUNT: usize = 14;
+    pub const COUNT: usize = 15;
 
     /// All reasons in index order.
     pub const ALL: [Self; Self::COUNT] = [
@@ -56,6 +58,7 @@ impl TxDrop {
         Self::Map,
         Self::Post,
         Self::NoMemory,
+        Self::TableFull,
     ];
 
     /// The reason's place in an array of counters.
@@ -81,6 +84,7 @@ impl TxDrop {
             Self::Map => "map",
             Self::Post => "post",
             Self::NoMemory => "no_memory",
+            Self::TableFull => "table_full",
         }
     }
 }

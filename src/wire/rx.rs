@@ -4,6 +4,7 @@
 //!
 //! Runs once per packet in the receive poll, before anything is allocated.
 
+use super::addr::HwAddr;
 use super::encap::{self, EtherType};
 use super::gid::Gid;
 use super::grh::{self, NetworkHeader};
@@ -38,8 +39,6 @@ pub struct Identity {
     pub broadcast: Gid,
     /// The port's local identifier, if there is one and it is known.
     pub lid: Option<u32>,
-    /// Accept unicast datagrams for any GID, not only our own (promiscuous interfaces).
-    pub any_destination: bool,
 }
 
 /// To whom a datagram was sent; decides `pkt_type` (RX-7).
@@ -59,9 +58,7 @@ pub enum Cast {
 pub struct Frame {
     /// The ethertype; any value of the ethertype range, as in-tree (RX-10).
     pub ethertype: EtherType,
-    /// Where the IP or ARP packet starts in the buffer, in octets.
-    pub payload_offset: u32,
-    /// Its length in octets, at least 1.
+    /// Length of the IP or ARP packet in octets, at least 1. It starts at [`HEAD_LEN`] in the buffer.
     pub payload_len: u32,
     /// To whom it was sent.
     pub cast: Cast,
@@ -195,7 +192,7 @@ pub fn classify(
     let cast = match route {
         Some(route) if route.destination == me.broadcast => Cast::Broadcast,
         Some(route) if route.destination.is_multicast() => Cast::Multicast,
-        Some(route) if !me.any_destination && !is_for_us(rx, me, &route.destination) => {
+        Some(route) if !is_for_us(rx, me, &route.destination) => {
             return Err(RxDrop::WrongGid);
         }
         _ => Cast::Host,
@@ -208,9 +205,26 @@ pub fn classify(
     }
     Ok(Frame {
         ethertype,
-        payload_offset: HEAD_LEN as u32,
         payload_len,
         cast,
         source: route.map(|route| route.source),
     })
+}
+
+/// Where the sender's link-layer address starts in an ARP packet (RFC 4391 section 9.1.1).
+const ARP_SENDER: usize = HEAD_LEN + 8;
+
+/// Octets of an ARP packet with 20-octet link-layer and 4-octet protocol addresses.
+const ARP_LEN: u32 = 56;
+
+/// Who sent a delivered datagram, if it tells: the address in an ARP packet, which is where the answer goes, else
+/// the source in the routing header. `head` is the start of the buffer. Anybody can forge either.
+#[inline]
+pub fn sender(frame: &Frame, head: &[u8]) -> Option<Gid> {
+    if frame.ethertype == EtherType::ARP && frame.payload_len >= ARP_LEN {
+        if let Some(addr) = head.get(ARP_SENDER..).and_then(HwAddr::from_slice) {
+            return Some(addr.gid());
+        }
+    }
+    frame.source
 }

@@ -9,6 +9,7 @@ use ipoib_host::control::backoff::{Backoff, Config};
 use ipoib_host::control::pending::{Budget, Limits};
 use ipoib_host::control::port::{Action, Event, Port};
 use ipoib_host::control::reason::TxDrop;
+use ipoib_host::control::room::{Limit, Rounds, Use};
 use ipoib_host::control::seq::Seq;
 use ipoib_host::control::storm::Pace;
 use ipoib_host::control::time::Millis;
@@ -104,10 +105,9 @@ fn budget_bounds() {
     assert!(budget.admit(60) && !budget.admit(41) && budget.admit(40));
     assert_eq!((budget.packets(), budget.bytes()), (2, 100));
     assert!(!budget.admit(u32::MAX), "no overflow");
-    budget.release(60);
-    assert!(budget.admit(1) && budget.admit(1) && !budget.admit(0));
     budget.clear();
     assert!(budget.is_empty());
+    assert!(budget.admit(1) && budget.admit(1) && budget.admit(98) && !budget.admit(0));
 }
 
 #[test]
@@ -124,9 +124,56 @@ fn ageing_rule() {
     assert!(ageing.expired(used, Millis(61_001), false));
     assert!(!ageing.expired(used, Millis(61_001), true));
     assert!(!ageing.expired(used, Millis(0), false), "clock behind");
-    assert!(ageing.path_expired(used, Millis(61_001), 0, false));
-    assert!(!ageing.path_expired(used, Millis(61_001), 1, false));
     assert_eq!(Ageing::new(Millis::ZERO).idle_limit(), Millis(2000));
+}
+
+#[test]
+fn tables_have_room_for_large_fabrics() {
+    // 10,000 peers, each with its path and its solicited-node group, and nobody has to go.
+    assert!(Limit::NEIGHBOURS.is_roomy(20_000));
+    assert!(Limit::PATHS.is_roomy(10_000));
+    assert!(Limit::GROUPS.is_roomy(10_000));
+    let limit = Limit::new(800);
+    assert!(!limit.is_crowded(699) && limit.is_crowded(700));
+    assert!(limit.is_roomy(600) && !limit.is_roomy(601));
+    assert!(!limit.is_full(799) && limit.is_full(800));
+    assert_eq!(Limit::new(0).max(), 8);
+}
+
+/// The round in which a destination goes, if it does.
+fn round_of(dest: Use) -> Option<usize> {
+    let mut rounds = Rounds::new();
+    let mut round = 0;
+    loop {
+        if rounds.takes(&dest) {
+            return Some(round);
+        }
+        if !rounds.advance() {
+            return None;
+        }
+        round += 1;
+    }
+}
+
+#[test]
+fn who_makes_room() {
+    let dest = |resolved, waiting, idle| Use {
+        resolved,
+        waiting,
+        idle: Millis(idle),
+    };
+    // Those that never answered go first, before the longest unused peer.
+    assert_eq!(round_of(dest(false, false, 0)), Some(0));
+    assert_eq!(round_of(dest(false, true, 1000)), Some(1));
+    assert_eq!(round_of(dest(true, false, 1_000_000)), Some(2));
+    // Then by disuse.
+    let rounds: Vec<_> = [40_000, 20_000, 9000, 5000, 3000, 1000]
+        .map(|idle| round_of(dest(true, false, idle)))
+        .into();
+    assert_eq!(rounds, [2, 3, 4, 5, 6, 7].map(Some));
+    // What is in use stays, and so does who was asked for just now.
+    assert_eq!(round_of(dest(true, false, 999)), None);
+    assert_eq!(round_of(dest(false, true, 999)), None);
 }
 
 #[test]
@@ -286,32 +333,26 @@ proptest! {
         }
     }
 
-    /// The budget equals a list of what was admitted and not released.
+    /// The budget equals a list of what was admitted since it was last emptied.
     #[test]
     fn budget_is_exact(operations in proptest::collection::vec((any::<bool>(), 0u32..500), 0..200)) {
         let limits = Limits { packets: 20, bytes: 3000 };
         let mut budget = Budget::new(limits);
-        let mut all = Budget::new(Limits { packets: 1000, bytes: 1 << 20 });
         let mut model: Vec<u32> = Vec::new();
-        prop_assert!(all.admit(77));
         for (admit, len) in operations {
             if admit {
                 let fits = model.len() < 20 && model.iter().sum::<u32>() + len <= 3000;
                 prop_assert_eq!(budget.admit(len), fits);
                 if fits {
                     model.push(len);
-                    prop_assert!(all.admit(len));
                 }
-            } else if !model.is_empty() {
-                let len = model.remove(len as usize % model.len());
-                budget.release(len);
-                all.release(len);
+            } else if len % 8 == 0 {
+                model.clear();
+                budget.clear();
             }
             prop_assert_eq!(budget.packets() as usize, model.len());
             prop_assert_eq!(budget.bytes(), model.iter().sum::<u32>());
         }
-        all.release_all(&budget);
-        prop_assert_eq!((all.packets(), all.bytes()), (1, 77));
     }
 
     /// Whatever happens, the carrier is what the four conditions say, it is told only when it changes, and

@@ -2,13 +2,14 @@
 
 //! The checks on received datagrams (RX-5 to RX-8, RX-14).
 
+use ipoib_host::wire::addr::HwAddr;
 use ipoib_host::wire::encap::EtherType;
 use ipoib_host::wire::gid::Gid;
 use ipoib_host::wire::grh::NetworkHeader;
 use ipoib_host::wire::mgid;
 use ipoib_host::wire::pkey::PKey;
 use ipoib_host::wire::qpn::Qpn;
-use ipoib_host::wire::rx::{classify, Cast, Completion, Frame, Identity, RxDrop};
+use ipoib_host::wire::rx::{classify, sender, Cast, Completion, Frame, Identity, RxDrop, HEAD_LEN};
 use proptest::prelude::*;
 
 const OWN_LID: u32 = 17;
@@ -26,7 +27,6 @@ fn me() -> Identity {
         gid: gid(1),
         broadcast: mgid::broadcast(2, PKey::DEFAULT),
         lid: Some(OWN_LID),
-        any_destination: false,
     }
 }
 
@@ -90,7 +90,6 @@ fn unicast_for_us() {
         frame,
         Frame {
             ethertype: EtherType::IPV4,
-            payload_offset: 44,
             payload_len: 100,
             cast: Cast::Host,
             source: Some(gid(2)),
@@ -207,10 +206,6 @@ fn no_routing_header_is_unicast() {
 #[test]
 fn other_destinations() {
     assert_eq!(roce(gid(2), gid(3)).run(), Err(RxDrop::WrongGid));
-    let mut promiscuous = me();
-    promiscuous.any_destination = true;
-    let frame = roce(gid(2), gid(3)).run_as(&promiscuous).unwrap();
-    assert_eq!(frame.cast, Cast::Host);
     // On InfiniBand the default prefix stays good beside the assigned one.
     let mut moved = me();
     moved.gid = moved.gid.with_prefix([0xfe, 0xc0, 0, 0, 0, 0, 0, 9]);
@@ -294,7 +289,7 @@ proptest! {
             slid,
         };
         if let Ok(frame) = classify(&completion, &me(), is_own) {
-            let end = u64::from(frame.payload_offset) + u64::from(frame.payload_len);
+            let end = HEAD_LEN as u64 + u64::from(frame.payload_len);
             prop_assert!(frame.payload_len > 0);
             prop_assert_eq!(end, u64::from(byte_len));
             prop_assert!(end <= u64::from(buffer_len));
@@ -303,4 +298,51 @@ proptest! {
             prop_assert_eq!(frame.source.is_none(), network == NetworkHeader::None);
         }
     }
+}
+
+/// An ARP request from `address`, behind whatever routing header.
+fn arp(address: &HwAddr) -> Vec<u8> {
+    let mut head = vec![0; 40];
+    head.extend([0x08, 0x06, 0, 0, 0, 32, 8, 0, 20, 4, 0, 1]);
+    head.extend(address.0);
+    head.resize(100, 0);
+    head
+}
+
+#[test]
+fn the_sender_of_a_frame() {
+    let head = arp(&HwAddr::new(0x80, Qpn::new(7), gid(9)));
+    let frame = Frame {
+        ethertype: EtherType::ARP,
+        payload_len: 56,
+        cast: Cast::Broadcast,
+        source: Some(gid(2)),
+    };
+    // The address that an answer goes to, also where there is no routing header.
+    assert_eq!(sender(&frame, &head), Some(gid(9)));
+    let bare = Frame {
+        source: None,
+        ..frame
+    };
+    assert_eq!(sender(&bare, &head), Some(gid(9)));
+    // Else the routing header's source: other types, and packets that are cut off.
+    for frame in [
+        Frame {
+            ethertype: EtherType::IPV4,
+            ..frame
+        },
+        Frame {
+            payload_len: 55,
+            ..frame
+        },
+    ] {
+        assert_eq!(sender(&frame, &head), Some(gid(2)));
+    }
+    assert_eq!(sender(&frame, &head[..60]), Some(gid(2)));
+    let nobody = Frame {
+        ethertype: EtherType::IPV6,
+        source: None,
+        ..frame
+    };
+    assert_eq!(sender(&nobody, &head), None);
 }

@@ -9,7 +9,7 @@ use ipoib_host::wire::grh::NetworkHeader;
 use ipoib_host::wire::mgid;
 use ipoib_host::wire::pkey::PKey;
 use ipoib_host::wire::qpn::Qpn;
-use ipoib_host::wire::rx::{classify, Cast, Completion, Identity, RxDrop};
+use ipoib_host::wire::rx::{classify, sender, Cast, Completion, Identity, RxDrop, HEAD_LEN};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -30,12 +30,12 @@ fuzz_target!(|data: &[u8]| {
         gid: Gid([0x22; 16]),
         broadcast: mgid::broadcast(2, PKey::DEFAULT),
         lid: (flags & 4 != 0).then_some(u32::from(lid)),
-        any_destination: flags & 8 != 0,
     };
     let is_own_qpn = |qpn: Qpn| qpn.get() < 4;
     match classify(&completion, &me, is_own_qpn) {
         Ok(frame) => {
-            let end = frame.payload_offset + frame.payload_len;
+            let end = HEAD_LEN as u32 + frame.payload_len;
+            let _ = sender(&frame, head);
             assert_eq!(end, completion.byte_len);
             assert!(end <= completion.buffer_len && frame.payload_len > 0);
             assert!(head.len() >= 44 && frame.ethertype.is_ethertype());
@@ -49,7 +49,7 @@ fuzz_target!(|data: &[u8]| {
         Err(RxDrop::TooLong) => assert!(completion.byte_len > completion.buffer_len),
         Err(RxDrop::Empty) => assert_eq!(completion.byte_len, 44),
         Err(RxDrop::OwnEcho) => assert!(is_own_qpn(completion.src_qp)),
-        Err(RxDrop::WrongGid) => assert!(!me.any_destination && network != NetworkHeader::None),
+        Err(RxDrop::WrongGid) => assert!(network != NetworkHeader::None),
         Err(RxDrop::BadGrh | RxDrop::BadEtherType) => {}
         Err(other) => panic!("{} is no verdict on a frame", other.name()),
     }
