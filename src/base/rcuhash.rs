@@ -9,7 +9,13 @@
 use kernel::{
     alloc::Flags,
     prelude::*,
-    sync::rcu::Guard, //
+    sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
+        rcu::Guard, //
+    },
 };
 
 use super::{
@@ -56,6 +62,8 @@ struct Group {
 pub(crate) struct RcuHash<E: Entry> {
     chains: KVVec<RcuPtr<Node<E>>>,
     groups: KVec<Pin<KBox<Group>>>,
+    /// Entries; momentarily too many while some are removed.
+    count: Atomic<u32>,
 }
 
 impl<E: Entry> RcuHash<E> {
@@ -81,7 +89,16 @@ impl<E: Entry> RcuHash<E> {
             )?;
             groups.push(group, GFP_KERNEL)?;
         }
-        Ok(Self { chains, groups })
+        Ok(Self {
+            chains,
+            groups,
+            count: Atomic::new(0),
+        })
+    }
+
+    /// How many entries there are. Any context.
+    pub(crate) fn len(&self) -> u32 {
+        self.count.load(Relaxed)
     }
 
     fn index(&self, hash: u32) -> usize {
@@ -103,17 +120,19 @@ impl<E: Entry> RcuHash<E> {
     }
 
     /// Finds the entry with `key`, or inserts the one that `make` initialises: one step, whoever
-    /// else tries the same (B06). Process or softirq context, inside an RCU read section.
+    /// else tries the same (B06). Inserts nothing into a table of `max` entries, or at worst one by
+    /// each CPU that tries at the same moment. Process or softirq context, inside an RCU read
+    /// section.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`.
+    /// `ENOMEM`; `ENOSPC` when the table is full.
     pub(crate) fn get_or_insert<'g, I>(
         &self,
         guard: &'g Guard,
-        hash: u32,
-        key: &E::Key,
+        (hash, key): (u32, &E::Key),
         make: I,
+        max: u32,
         flags: Flags,
     ) -> Result<&'g E>
     where
@@ -121,6 +140,9 @@ impl<E: Entry> RcuHash<E> {
     {
         if let Some(found) = self.lookup(guard, hash, key) {
             return Ok(found);
+        }
+        if self.len() >= max {
+            return Err(ENOSPC);
         }
         // Before the lock is taken, so that nothing is allocated or freed under it.
         let node = RcuArc::pin_init(
@@ -139,6 +161,7 @@ impl<E: Entry> RcuHash<E> {
         if self.lookup(guard, hash, key).is_none() {
             drop(node.next.swap(chain.get(guard)));
             drop(chain.swap(Some(node)));
+            self.count.add(1, Relaxed);
         }
         drop(lock);
         self.lookup(guard, hash, key).ok_or(EAGAIN)
@@ -212,6 +235,7 @@ impl<E: Entry> RcuHash<E> {
             }
             drop(lock);
         }
+        let _ = self.count.fetch_sub(removed as u32, Relaxed);
         removed
     }
 }

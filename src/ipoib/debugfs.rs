@@ -20,6 +20,7 @@ use super::{
         Interface,
         Running, //
     },
+    paths,
     recovery, //
 };
 use crate::{
@@ -27,9 +28,15 @@ use crate::{
         debugfs,
         time, //
     },
-    control::reason::TxDrop,
+    control::{
+        reason::TxDrop,
+        room::Limit, //
+    },
     net::device::Device,
-    wire::rx::RxDrop, //
+    wire::{
+        gid::Gid,
+        rx::RxDrop, //
+    },
 };
 
 /// The file of one interface, named as the interface is, with a number behind it where another
@@ -114,7 +121,7 @@ impl Writer for View {
         let control = iface.control.lock();
         match &control.running {
             None => writeln!(f, "down")?,
-            Some(running) => write_running(f, running)?,
+            Some(running) => write_running(f, running, iface.neighbours().len())?,
         }
         drop(control);
         write_neighbours(f, iface)
@@ -165,13 +172,25 @@ fn write_queues(f: &mut fmt::Formatter<'_>, iface: &Interface) -> fmt::Result {
     Ok(())
 }
 
-fn write_running(f: &mut fmt::Formatter<'_>, running: &Running) -> fmt::Result {
+fn write_running(
+    f: &mut fmt::Formatter<'_>,
+    running: &Running,
+    neighbours: u32,
+) -> fmt::Result {
     let mut result = Ok(());
     running.recovery.for_each(|index, state, recoveries| {
         if result.is_ok() {
             result = writeln!(f, "recovery {}: {:?}, {} so far", index, state, recoveries);
         }
     });
+    let tables = [
+        ("neighbours", neighbours, Limit::NEIGHBOURS),
+        ("paths", running.paths.len(), Limit::PATHS),
+        ("groups", running.groups.len(), Limit::GROUPS),
+    ];
+    for (name, count, limit) in tables {
+        writeln!(f, "table {}: {} of {}", name, count, limit.max())?;
+    }
     let (waiting, out, started) = running.paths.queries();
     if result.is_ok() {
         result = writeln!(
@@ -180,9 +199,9 @@ fn write_running(f: &mut fmt::Formatter<'_>, running: &Running) -> fmt::Result {
             waiting, out, started
         );
     }
-    running.paths.for_each(|gid, status, failures| {
+    running.paths.for_each(|gid, path| {
         if result.is_ok() {
-            result = writeln!(f, "path {:?}: {:?}, {} failures", gid, status, failures);
+            result = write_path(f, gid, &path);
         }
     });
     running.groups.for_each(|group, view| {
@@ -204,6 +223,22 @@ fn write_running(f: &mut fmt::Formatter<'_>, running: &Running) -> fmt::Result {
     result
 }
 
+fn write_path(f: &mut fmt::Formatter<'_>, gid: &Gid, path: &paths::View<'_>) -> fmt::Result {
+    write!(
+        f,
+        "path {:?}: {:?}, {} failures, ",
+        gid, path.status, path.failures
+    )?;
+    match path.error {
+        None => write!(f, "no error, ")?,
+        Some(e) => write!(f, "last error {:?}, ", e)?,
+    }
+    match path.handle {
+        None => writeln!(f, "no handle"),
+        Some(attr) => writeln!(f, "handle {}", attr),
+    }
+}
+
 fn write_neighbours(f: &mut fmt::Formatter<'_>, iface: &Interface) -> fmt::Result {
     let now = time::now_ms();
     let mut result = Ok(());
@@ -212,7 +247,7 @@ fn write_neighbours(f: &mut fmt::Formatter<'_>, iface: &Interface) -> fmt::Resul
             result = writeln!(
                 f,
                 "neighbour {:?}: {} waiting {} idle {} ms",
-                neigh.addr(),
+                neigh.gid(),
                 if neigh.resolved() {
                     "ready"
                 } else {

@@ -32,6 +32,7 @@ use crate::{
             Policy, //
         },
         reason::TxDrop,
+        room::Limit,
         time::Millis, //
     },
     rdma::{
@@ -106,6 +107,8 @@ enum Fate {
 /// All groups of one interface. Belongs to the worker.
 pub(crate) struct Groups {
     map: RBTree<Gid, Entry>,
+    /// Entries of `map`.
+    count: u32,
     /// The broadcast group, which all others depend on.
     broadcast: Gid,
     deadline: Option<Millis>,
@@ -133,6 +136,7 @@ impl Groups {
     pub(crate) fn new(broadcast: Gid) -> Result<Self> {
         let mut this = Self {
             map: RBTree::new(),
+            count: 0,
             broadcast,
             deadline: None,
             open: false,
@@ -152,6 +156,7 @@ impl Groups {
                 params: Params::default(),
             };
             drop(self.map.insert(RBTreeNode::new(*group, entry, GFP_KERNEL)?));
+            self.count += 1;
         }
         Ok(())
     }
@@ -267,6 +272,10 @@ impl Groups {
 
     /// Packets wait for `group`.
     pub(crate) fn pending(&mut self, cx: &mut Cx<'_>, group: Gid) {
+        if Limit::GROUPS.is_full(self.count) && self.map.get(&group).is_none() {
+            drop_waiting(cx, &group, TxDrop::TableFull);
+            return;
+        }
         if self.ensure(&group).is_err() {
             drop_waiting(cx, &group, TxDrop::NoMemory);
             return;
@@ -320,6 +329,7 @@ impl Groups {
             .is_some_and(|e| e.machine.is_idle() && !e.machine.is_waiting());
         if idle && *group != self.broadcast {
             drop(self.map.remove(group));
+            self.count = self.count.saturating_sub(1);
         }
     }
 
@@ -330,12 +340,16 @@ impl Groups {
             next_after(&self.map, at.as_ref(), |e| e.machine.wanted_kind())
         {
             at = Some(group);
-            let (_, entries) = cx.iface.neighbours().usage(&group);
-            if entries == 0 && kind == Some(Kind::SendOnly) {
+            if kind == Some(Kind::SendOnly) && !cx.iface.neighbours().contains(&group) {
                 self.step(cx, &group, Event::Idle);
             }
             self.forget_if_idle(&group);
         }
+    }
+
+    /// How many groups there are.
+    pub(crate) fn len(&self) -> u32 {
+        self.count
     }
 
     /// Feeds the machines whose deadline has come.
@@ -362,6 +376,7 @@ impl Groups {
     pub(crate) fn close(&mut self, cx: &mut Cx<'_>) {
         self.step_where(cx, Event::Unwant, |_, _| true);
         self.map = RBTree::new();
+        self.count = 0;
     }
 
     /// Calls `f` for each group, for debugfs.

@@ -109,6 +109,8 @@ pub(crate) struct Running {
     /// The broadcast group's parameters that are in force.
     pub(crate) broadcast: Option<join::Params>,
     pub(crate) next_ageing: Millis,
+    /// No room is made in crowded tables before this.
+    pub(crate) next_room: Millis,
 }
 
 /// All state that only one context at a time may change.
@@ -314,9 +316,9 @@ impl Interface {
         &self.neighbours
     }
 
-    /// The address handle for `to` (octet 0 cleared), if it is resolved.
+    /// The address handle for `to`, if it is resolved.
     #[inline]
-    pub(crate) fn find(&self, guard: &Guard, to: &HwAddr) -> Option<RcuArc<Ah>> {
+    pub(crate) fn find(&self, guard: &Guard, to: &Gid) -> Option<RcuArc<Ah>> {
         self.neighbours.lookup(guard, to)?.handle(guard)
     }
 
@@ -404,7 +406,6 @@ impl Interface {
                 gid: seen.gid,
                 broadcast: self.broadcast().gid(),
                 lid: Some(seen.lid).filter(|lid| *lid != 0),
-                any_destination: false,
             },
             qkey,
             max_frame: group_mtu.saturating_add(encap::LEN as u32),

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Neighbours: what the transmit path looks up by the destination's link-layer address.
+//! Neighbours: what the transmit path looks up by the destination's GID.
 //!
 //! Unicast peers and multicast groups alike have an entry, with the address handle to use, or with
 //! the packets that wait for one. Entries are made by the transmit path, found without a lock, and
-//! removed by the worker. The table is hashed by GID, so that all queue pairs of one GID share a
-//! chain and one resolved path finds them all.
+//! removed by the worker. The queue pair's number is no part of it: packets bring it along, and all
+//! queue pairs of a GID are reached by one handle. So an address resolution packet needs no entry
+//! beyond that of the path that it takes (TX-6), and a GID has one entry, however many queue pairs
+//! it is said to have.
 
 use kernel::{
     prelude::*,
@@ -23,6 +25,7 @@ use kernel::{
 
 use crate::{
     base::{
+        flags::Flags,
         lock::{
             new_spinlock_bh,
             SpinLockBh, //
@@ -42,31 +45,34 @@ use crate::{
             Budget,
             Limits, //
         },
-        reason::TxDrop, //
+        reason::TxDrop,
+        room::Limit, //
     },
     net::skb::{
         SkBuff,
         SkbList, //
     },
     rdma::ah::Ah,
-    wire::{
-        addr::HwAddr,
-        gid::Gid, //
-    },
+    wire::gid::Gid, //
 };
 
-/// Chains of the table: the default of `arp_tbl.gc_thresh3` (NB-1).
-const CHAINS: usize = 1024;
+/// Chains of the table: eight entries in each when it is full.
+const CHAINS: usize = 4096;
+
+/// A frame came from the destination while it was not resolved.
+const HEARD: u32 = 1 << 0;
 
 /// One destination.
 #[pin_data]
 pub(crate) struct Neigh {
-    /// The destination, octet 0 cleared.
-    addr: HwAddr,
+    /// The destination.
+    gid: Gid,
     /// The address handle to send with; none while the destination is unresolved.
     ah: RcuPtr<Ah>,
     /// Milliseconds when a packet last went this way; written by transmitters without order.
     used: Atomic<u64>,
+    /// What the worker has to be told.
+    notes: Flags,
     #[pin]
     wait: SpinLockBh<Waiting>,
 }
@@ -106,19 +112,20 @@ struct Waiting {
 }
 
 impl Entry for Neigh {
-    type Key = HwAddr;
+    type Key = Gid;
 
-    fn key(&self) -> &HwAddr {
-        &self.addr
+    fn key(&self) -> &Gid {
+        &self.gid
     }
 }
 
 impl Neigh {
-    fn init(addr: HwAddr) -> impl PinInit<Self> {
+    fn init(gid: Gid) -> impl PinInit<Self> {
         pin_init!(Self {
-            addr,
+            gid,
             ah: RcuPtr::null(),
             used: Atomic::new(time::now_ms()),
+            notes: Flags::new(),
             wait <- new_spinlock_bh!(Waiting {
                 list: SkbList::new(),
                 budget: Budget::new(Limits::DESTINATION),
@@ -127,21 +134,26 @@ impl Neigh {
         })
     }
 
-    /// The destination's address, octet 0 cleared.
-    pub(crate) fn addr(&self) -> &HwAddr {
-        &self.addr
+    /// The destination.
+    pub(crate) fn gid(&self) -> &Gid {
+        &self.gid
     }
 
     /// The handle to send with now. Notes the use.
     #[inline]
     pub(crate) fn handle(&self, guard: &Guard) -> Option<RcuArc<Ah>> {
         let ah = self.ah.get(guard)?;
-        // One store a millisecond at most: the line stays shared between the transmitting CPUs.
+        self.note_use();
+        Some(ah)
+    }
+
+    /// One store a millisecond at most: the line stays shared between the transmitting CPUs.
+    #[inline]
+    fn note_use(&self) {
         let now = time::now_ms();
         if self.used.load(Relaxed) != now {
             self.used.store(now, Relaxed);
         }
-        Some(ah)
     }
 
     /// Whether there is a handle.
@@ -149,7 +161,7 @@ impl Neigh {
         !self.ah.is_none()
     }
 
-    /// Milliseconds when a packet last went this way.
+    /// Milliseconds when a packet last went, or wanted to go, this way.
     pub(crate) fn last_used(&self) -> u64 {
         self.used.load(Relaxed)
     }
@@ -161,6 +173,7 @@ impl Neigh {
 
     /// Queues a packet, unless a handle has been published since the caller looked (TRAP-42).
     fn queue(&self, skb: SkBuff, pool: &Pool) -> Queued {
+        self.note_use();
         let mut wait = self.wait.lock();
         if !self.ah.is_none() {
             return Queued::Ready(skb);
@@ -211,6 +224,18 @@ pub(crate) struct Neighbours {
     table: RcuHash<Neigh>,
     seed: u32,
     pool: Pool,
+    /// Destinations of which a frame would be news.
+    silent: Atomic<u32>,
+}
+
+/// What is told of a destination to the worker.
+#[derive(Clone, Copy)]
+pub(crate) struct Note {
+    pub(crate) gid: Gid,
+    /// A frame came from it while it was not resolved.
+    pub(crate) heard: bool,
+    /// Packets wait for it.
+    pub(crate) wanted: bool,
 }
 
 impl Neighbours {
@@ -223,6 +248,7 @@ impl Neighbours {
                 packets: Atomic::new(0),
                 bytes: Atomic::new(0),
             },
+            silent: Atomic::new(0),
         })
     }
 
@@ -231,25 +257,32 @@ impl Neighbours {
         gid.hash32(self.seed)
     }
 
-    /// The entry of `addr` (octet 0 cleared), if there is one.
-    #[inline]
-    pub(crate) fn lookup<'g>(&self, guard: &'g Guard, addr: &HwAddr) -> Option<&'g Neigh> {
-        self.table.lookup(guard, self.hash(&addr.gid()), addr)
+    /// How many entries there are.
+    pub(crate) fn len(&self) -> u32 {
+        self.table.len()
     }
 
-    /// Lets `skb`, pseudo header in front, wait for a handle for `addr`, making the entry if need
+    /// The entry of `gid`, if there is one.
+    #[inline]
+    pub(crate) fn lookup<'g>(&self, guard: &'g Guard, gid: &Gid) -> Option<&'g Neigh> {
+        self.table.lookup(guard, self.hash(gid), gid)
+    }
+
+    /// Lets `skb`, pseudo header in front, wait for a handle for `gid`, making the entry if need
     /// be. Softirq or process context.
-    pub(crate) fn wait(&self, guard: &Guard, addr: &HwAddr, skb: SkBuff) -> Queued {
-        let hash = self.hash(&addr.gid());
+    pub(crate) fn wait(&self, guard: &Guard, gid: &Gid, skb: SkBuff) -> Queued {
+        let hash = self.hash(gid);
         let made = self.table.get_or_insert(
             guard,
-            hash,
-            addr,
-            Neigh::init(*addr),
+            (hash, gid),
+            Neigh::init(*gid),
+            Limit::NEIGHBOURS.max(),
             GFP_ATOMIC | __GFP_NOWARN,
         );
-        let Ok(neigh) = made else {
-            return Queued::Dropped(TxDrop::NoMemory);
+        let neigh = match made {
+            Ok(neigh) => neigh,
+            Err(e) if e == ENOSPC => return Queued::Dropped(TxDrop::TableFull),
+            Err(_) => return Queued::Dropped(TxDrop::NoMemory),
         };
         let queued = neigh.queue(skb, &self.pool);
         if matches!(queued, Queued::Waits) {
@@ -258,62 +291,84 @@ impl Neighbours {
         queued
     }
 
-    /// Calls `f` with each destination that has had packets queued since the last call and is
-    /// still unresolved or has some waiting.
-    pub(crate) fn take_wanted(&self, mut f: impl FnMut(HwAddr)) {
+    /// Says of how many destinations a frame would be news. Control lock held.
+    pub(crate) fn set_silent(&self, count: u32) {
+        self.silent.store(count, Relaxed);
+    }
+
+    /// Whether [`Neighbours::heard`] may have news: to be asked before it, once for many frames.
+    #[inline]
+    pub(crate) fn listening(&self) -> bool {
+        self.silent.load(Relaxed) != 0
+    }
+
+    /// A frame came from `gid`. Returns whether the worker must hear of it.
+    pub(crate) fn heard(&self, guard: &Guard, gid: &Gid) -> bool {
+        let Some(neigh) = self.lookup(guard, gid) else {
+            return false;
+        };
+        // A note that the worker has not taken yet is left alone, and the line with it.
+        if neigh.resolved() || neigh.notes.get() & HEARD != 0 {
+            return false;
+        }
+        neigh.notes.set(HEARD);
+        self.table.mark(self.hash(gid));
+        true
+    }
+
+    /// Calls `f` for each destination of which there is something new since the last call.
+    pub(crate) fn take_notes(&self, mut f: impl FnMut(Note)) {
         let guard = rcu::read_lock();
         self.table.take_marked(&guard, |neigh| {
-            if neigh.waiting() > 0 {
-                f(neigh.addr);
+            let note = Note {
+                gid: neigh.gid,
+                heard: neigh.notes.get() != 0 && neigh.notes.take() & HEARD != 0,
+                wanted: neigh.waiting() > 0,
+            };
+            if note.heard || note.wanted {
+                f(note);
             }
         });
     }
 
-    /// Marks every destination that packets wait for, for the next [`Neighbours::take_wanted`].
+    /// Marks every destination that packets wait for, for the next [`Neighbours::take_notes`].
     pub(crate) fn mark_waiting(&self) {
         self.for_each(|neigh| {
             if neigh.waiting() > 0 {
-                self.table.mark(self.hash(&neigh.addr.gid()));
+                self.table.mark(self.hash(&neigh.gid));
             }
         });
     }
 
-    /// Calls `f` for each entry of `gid`.
-    fn for_gid(&self, gid: &Gid, mut f: impl FnMut(&Neigh)) {
+    /// Calls `f` with the entry of `gid`, if there is one.
+    fn with<R>(&self, gid: &Gid, f: impl FnOnce(&Neigh) -> R) -> Option<R> {
         let guard = rcu::read_lock();
-        self.table.for_chain(&guard, self.hash(gid), |neigh| {
-            if neigh.addr.gid() == *gid {
-                f(neigh);
-            }
-        });
+        self.lookup(&guard, gid).map(f)
     }
 
-    /// Publishes `ah` for every entry of `gid`; `send` gets what waited.
-    pub(crate) fn publish(&self, gid: &Gid, ah: &RcuArc<Ah>, mut send: impl FnMut(SkbList)) {
-        self.for_gid(gid, |neigh| send(neigh.publish(ah.clone(), &self.pool)));
+    /// Publishes `ah` for `gid`; `send` gets what waited.
+    pub(crate) fn publish(&self, gid: &Gid, ah: &RcuArc<Ah>, send: impl FnOnce(SkbList)) {
+        // Sent outside of the read section, which the packets do not need.
+        if let Some(list) = self.with(gid, |neigh| neigh.publish(ah.clone(), &self.pool)) {
+            send(list);
+        }
     }
 
-    /// Withdraws the handle of every entry of `gid`.
+    /// Withdraws the handle of `gid`.
     pub(crate) fn unpublish(&self, gid: &Gid) {
-        self.for_gid(gid, |neigh| drop(neigh.ah.swap(None)));
+        drop(self.with(gid, |neigh| neigh.ah.swap(None)));
     }
 
     /// Drops what waits for `gid`; `count` gets the number of packets.
-    pub(crate) fn drop_waiting(&self, gid: &Gid, mut count: impl FnMut(usize)) {
-        self.for_gid(gid, |neigh| {
-            let list = neigh.take_waiting(&self.pool);
+    pub(crate) fn drop_waiting(&self, gid: &Gid, count: impl FnOnce(usize)) {
+        if let Some(list) = self.with(gid, |neigh| neigh.take_waiting(&self.pool)) {
             count(list.len());
-        });
+        }
     }
 
-    /// The last use of any entry of `gid`, in milliseconds, and how many there are.
-    pub(crate) fn usage(&self, gid: &Gid) -> (u64, usize) {
-        let (mut last, mut entries) = (0, 0);
-        self.for_gid(gid, |neigh| {
-            last = neigh.last_used().max(last);
-            entries += 1;
-        });
-        (last, entries)
+    /// Whether there is an entry of `gid`.
+    pub(crate) fn contains(&self, gid: &Gid) -> bool {
+        self.with(gid, |_| ()).is_some()
     }
 
     /// Removes the entries that `gone` says yes to; packets that wait on them go to `count`.

@@ -25,7 +25,6 @@ use crate::{
     },
     control::{
         admission::QueryCap,
-        ageing::Ageing,
         path::{
             Action,
             Event,
@@ -34,22 +33,33 @@ use crate::{
             Status, //
         },
         reason::TxDrop,
+        room::Limit,
         time::Millis, //
     },
-    rdma::Ah,
+    rdma::{
+        Ah,
+        AhAttr, //
+    },
     wire::gid::Gid, //
 };
+
+/// Paths that one millisecond between two looks at all of them is added for.
+const TICK_PATHS: u32 = 256;
 
 /// One destination GID.
 struct Entry {
     machine: Path,
     ah: Option<RcuArc<Ah>>,
+    /// Why the last query failed; none since one was answered.
+    error: Option<Error>,
 }
 
-/// A query that waits for a place, or is out.
-struct Waiting {
-    gid: Gid,
-    id: u64,
+/// What debugfs shows of a path.
+pub(crate) struct View<'a> {
+    pub(crate) status: Status,
+    pub(crate) failures: u32,
+    pub(crate) error: Option<Error>,
+    pub(crate) handle: Option<&'a AhAttr>,
 }
 
 /// A query that is out.
@@ -61,9 +71,14 @@ struct Out {
 /// All paths of one interface. Belongs to the worker.
 pub(crate) struct Paths {
     map: RBTree<Gid, Entry>,
+    /// Entries of `map`.
+    count: u32,
+    /// Those of a destination that does not answer.
+    silent: u32,
     cap: QueryCap,
-    /// First in, first out.
-    backlog: KVec<Waiting>,
+    /// Queries that wait for a place, by id: ids rise, so the first came first.
+    backlog: RBTree<u64, Gid>,
+    waiting: usize,
     queries: KVec<Out>,
     deadline: Option<Millis>,
     started: u64,
@@ -74,8 +89,11 @@ impl Paths {
     pub(crate) fn new(cap: QueryCap) -> Self {
         Self {
             map: RBTree::new(),
+            count: 0,
+            silent: 0,
             cap,
-            backlog: KVec::new(),
+            backlog: RBTree::new(),
+            waiting: 0,
             queries: KVec::new(),
             deadline: None,
             started: 0,
@@ -85,12 +103,20 @@ impl Paths {
     /// A packet waits for `gid`.
     pub(crate) fn wanted(&mut self, cx: &mut Cx<'_>, gid: Gid) {
         if self.map.get(&gid).is_none() {
+            if Limit::PATHS.is_full(self.count) {
+                drop_waiting(cx, &gid, TxDrop::TableFull);
+                return;
+            }
             let entry = Entry {
                 machine: Path::new(Policy::DEFAULT),
                 ah: None,
+                error: None,
             };
             match RBTreeNode::new(gid, entry, GFP_KERNEL) {
-                Ok(node) => drop(self.map.insert(node)),
+                Ok(node) => {
+                    drop(self.map.insert(node));
+                    self.count += 1;
+                }
                 Err(_) => {
                     drop_waiting(cx, &gid, TxDrop::NoMemory);
                     return;
@@ -100,8 +126,28 @@ impl Paths {
         self.step(cx, &gid, Event::Wanted);
     }
 
+    /// A frame came from `gid`.
+    pub(crate) fn heard(&mut self, cx: &mut Cx<'_>, gid: &Gid) {
+        self.step(cx, gid, Event::Heard);
+    }
+
+    fn is_silent(&self, gid: &Gid) -> bool {
+        self.map.get(gid).is_some_and(|e| e.machine.is_silent())
+    }
+
     /// Feeds one machine and carries out its actions.
     fn step(&mut self, cx: &mut Cx<'_>, gid: &Gid, event: Event) {
+        let before = self.is_silent(gid);
+        self.act(cx, gid, event);
+        self.silent = match (before, self.is_silent(gid)) {
+            (false, true) => self.silent.saturating_add(1),
+            (true, false) => self.silent.saturating_sub(1),
+            _ => return,
+        };
+        cx.iface.neighbours().set_silent(self.silent);
+    }
+
+    fn act(&mut self, cx: &mut Cx<'_>, gid: &Gid, event: Event) {
         let mut next = Some(event);
         while let Some(event) = next.take() {
             let Some(entry) = self.map.get_mut(gid) else {
@@ -120,8 +166,8 @@ impl Paths {
                     }
                     Action::DropPending(reason) => drop_waiting(cx, gid, reason),
                     Action::CancelQuery { id } => {
-                        if let Some(at) = self.backlog.iter().position(|w| w.id == id) {
-                            drop(self.backlog.remove(at));
+                        if self.backlog.remove(&id).is_some() {
+                            self.waiting = self.waiting.saturating_sub(1);
                         }
                         if remove_query(&mut self.queries, id).is_some() {
                             self.cap.release();
@@ -131,8 +177,10 @@ impl Paths {
                         }
                     }
                     Action::StartQuery { id } => {
-                        let waiting = Waiting { gid: *gid, id };
-                        if self.backlog.push(waiting, GFP_KERNEL).is_err() {
+                        if let Ok(node) = RBTreeNode::new(id, *gid, GFP_KERNEL) {
+                            drop(self.backlog.insert(node));
+                            self.waiting += 1;
+                        } else {
                             next = Some(Event::Failed {
                                 id,
                                 retryable: true,
@@ -149,15 +197,16 @@ impl Paths {
 
     /// Hands queries to the resolver while there is room.
     fn admit(&mut self, cx: &mut Cx<'_>) {
-        while !self.backlog.is_empty() && self.cap.try_acquire() {
-            let Ok(waiting) = self.backlog.remove(0) else {
-                self.cap.release();
+        while let Some((id, gid)) = self.backlog.iter().next().map(|(id, gid)| (*id, *gid)) {
+            if !self.cap.try_acquire() {
                 return;
-            };
+            }
+            let _ = self.backlog.remove(&id);
+            self.waiting = self.waiting.saturating_sub(1);
             let started = cx
                 .iface
                 .resolver()
-                .query(cx.iface, waiting.id, &waiting.gid)
+                .query(cx.iface, id, &gid)
                 .and_then(|query| {
                     let since = cx.now;
                     Ok(self.queries.push(Out { since, query }, GFP_KERNEL)?)
@@ -165,17 +214,18 @@ impl Paths {
             let event = match started {
                 Ok(()) => {
                     self.started = self.started.wrapping_add(1);
-                    Event::Started { id: waiting.id }
+                    Event::Started { id }
                 }
-                Err(_) => {
+                Err(e) => {
                     self.cap.release();
+                    self.note_error(&gid, e);
                     Event::Failed {
-                        id: waiting.id,
+                        id,
                         retryable: true,
                     }
                 }
             };
-            self.step(cx, &waiting.gid, event);
+            self.step(cx, &gid, event);
         }
     }
 
@@ -202,6 +252,12 @@ impl Paths {
         }
     }
 
+    fn note_error(&mut self, gid: &Gid, error: Error) {
+        if let Some(entry) = self.map.get_mut(gid) {
+            entry.error = Some(error);
+        }
+    }
+
     fn answered(&mut self, cx: &mut Cx<'_>, id: u64, gid: &Gid, answer: Result<Route>) {
         // The handle is made before the machine hears of the answer, so that all it is told is
         // true. An answer that is not awaited any more makes none.
@@ -220,6 +276,7 @@ impl Paths {
             Ok(ah) => {
                 if let Some(entry) = self.map.get_mut(gid) {
                     entry.ah = Some(ah);
+                    entry.error = None;
                 }
                 Event::Resolved { id }
             }
@@ -232,6 +289,7 @@ impl Paths {
                 if params::debug() {
                     pr_info!("{}: no path to {:?}: {:?}\n", cx.dev.name(), gid, e);
                 }
+                self.note_error(gid, e);
                 Event::Failed {
                     id,
                     retryable: !(again && cx.iface.resolver().refused(e)),
@@ -267,9 +325,11 @@ impl Paths {
     pub(crate) fn flush_all(&mut self, cx: &mut Cx<'_>) {
         self.step_where(cx, Event::Flush, |_| true);
         self.map = RBTree::new();
+        self.count = 0;
     }
 
-    /// Feeds the machines whose deadline has come, and hands out queries.
+    /// Feeds the machines whose deadline has come, and hands out queries. Looks at every path, and
+    /// so not again before some milliseconds have passed when there are many.
     pub(crate) fn tick(&mut self, cx: &mut Cx<'_>) {
         if self.deadline.is_some_and(|at| at.reached(cx.now)) {
             let now = cx.now;
@@ -280,6 +340,8 @@ impl Paths {
             for (_, entry) in self.map.iter() {
                 self.deadline = Millis::earliest(self.deadline, entry.machine.deadline());
             }
+            let soonest = now.saturating_add(Millis(u64::from(self.count / TICK_PATHS)));
+            self.deadline = self.deadline.map(|at| at.max(soonest));
         }
         self.admit(cx);
     }
@@ -289,35 +351,43 @@ impl Paths {
         self.deadline
     }
 
-    /// Forgets paths that nothing has used for long.
-    pub(crate) fn age(&mut self, cx: &mut Cx<'_>, ageing: &Ageing) {
-        let mut old = KVec::new();
-        for (gid, entry) in self.map.iter() {
-            let (last, entries) = cx.iface.neighbours().usage(gid);
-            let busy = entry.machine.is_busy();
-            if ageing.path_expired(Millis(last), cx.now, entries, busy)
-                && old.push(*gid, GFP_KERNEL).is_err()
-            {
-                // The rest has its turn with the next pass.
-                break;
+    /// Forgets paths that no neighbour refers to: nothing goes there, and nobody waits for it.
+    pub(crate) fn age(&mut self, cx: &mut Cx<'_>) {
+        let mut at = None;
+        while let Some((gid, ())) = next_after(&self.map, at.as_ref(), |_| ()) {
+            at = Some(gid);
+            if !cx.iface.neighbours().contains(&gid) {
+                self.step(cx, &gid, Event::Flush);
+                if self.map.remove(&gid).is_some() {
+                    self.count = self.count.saturating_sub(1);
+                }
             }
-        }
-        for gid in old {
-            self.step(cx, &gid, Event::Flush);
-            drop(self.map.remove(&gid));
         }
     }
 
-    /// Calls `f` with each path's GID, state and failures, for debugfs.
-    pub(crate) fn for_each(&self, mut f: impl FnMut(&Gid, Status, u32)) {
+    /// How many paths there are.
+    pub(crate) fn len(&self) -> u32 {
+        self.count
+    }
+
+    /// Calls `f` with each path, for debugfs.
+    pub(crate) fn for_each(&self, mut f: impl FnMut(&Gid, View<'_>)) {
         for (gid, entry) in self.map.iter() {
-            f(gid, entry.machine.status(), entry.machine.failures());
+            f(
+                gid,
+                View {
+                    status: entry.machine.status(),
+                    failures: entry.machine.failures(),
+                    error: entry.error,
+                    handle: entry.ah.as_ref().map(|ah| ah.attr()),
+                },
+            );
         }
     }
 
     /// How many queries wait, are out, and were ever started.
     pub(crate) fn queries(&self) -> (usize, usize, u64) {
-        (self.backlog.len(), self.queries.len(), self.started)
+        (self.waiting, self.queries.len(), self.started)
     }
 }
 

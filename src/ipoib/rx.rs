@@ -7,7 +7,10 @@ use kernel::{
     prelude::*,
     sync::{
         aref::ARef,
-        rcu,
+        rcu::{
+            self,
+            Guard, //
+        },
         Arc, //
     },
 };
@@ -17,7 +20,8 @@ use super::{
         Ident,
         Interface, //
     },
-    queue::Shared, //
+    queue::Shared,
+    worker, //
 };
 use crate::{
     base::log::warn_limited,
@@ -174,6 +178,7 @@ impl Rings {
         let guard = rcu::read_lock();
         let iface = self.iface.clone();
         let ident = iface.ident.load(&guard);
+        let listening = iface.neighbours().listening();
         while done < budget {
             let room = (budget - done).min(BATCH);
             let Some(wcs) = self.wcs.get_mut(..room) else {
@@ -181,7 +186,7 @@ impl Rings {
             };
             let n = self.recv_cq.poll(wcs);
             for i in 0..n {
-                self.received(cx, ident, i);
+                self.received(cx, ident, i, listening.then_some(&guard));
             }
             done += n;
             if n < room {
@@ -193,8 +198,15 @@ impl Rings {
         done
     }
 
-    /// Handles the receive completion in slot `i` of the batch.
-    fn received(&mut self, cx: &mut Context<'_>, ident: Option<&Ident>, i: usize) {
+    /// Handles the receive completion in slot `i` of the batch. `listening`: frames of destinations
+    /// that did not answer before are news, and this is the read section to find them in.
+    fn received(
+        &mut self,
+        cx: &mut Context<'_>,
+        ident: Option<&Ident>,
+        i: usize,
+        listening: Option<&Guard>,
+    ) {
         let Some(wc) = self.wcs.get(i) else {
             return;
         };
@@ -219,6 +231,9 @@ impl Rings {
                 return;
             }
         };
+        if let Some(guard) = listening {
+            self.heard(guard, &frame, buf.head());
+        }
         let info = FrameInfo {
             protocol: frame.ethertype.0,
             payload: frame.payload_len as usize,
@@ -253,6 +268,15 @@ impl Rings {
                 self.shared.stats.rx_drop(RxDrop::NoMemory);
                 self.recycle(buf);
             }
+        }
+    }
+
+    /// Tells the worker, if it waits for a sign of life from the sender of this frame. Before the
+    /// stack gets to answer, so that the answer is not refused.
+    fn heard(&self, guard: &Guard, frame: &rx::Frame, head: &[u8]) {
+        let source = rx::sender(frame, head);
+        if source.is_some_and(|gid| self.iface.neighbours().heard(guard, &gid)) {
+            self.iface.post(worker::NEIGHBOURS);
         }
     }
 

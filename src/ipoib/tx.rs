@@ -79,11 +79,12 @@ fn route(
     more: bool,
 ) -> core::result::Result<(), TxDrop> {
     let (mut to, ethertype) = encap::parse_hard(skb.head()).ok_or(TxDrop::Short)?;
-    if encap::tx_class(ethertype) == TxClass::Refused {
+    let class = encap::tx_class(ethertype);
+    if class == TxClass::Refused {
         return Err(TxDrop::EtherType);
     }
     if to.is_multicast() {
-        to = to.with_pkey(iface.pkey());
+        to = HwAddr::multicast(to.with_pkey(iface.pkey()).gid());
     }
     let to = to.key();
     if !skb.pull(PSEUDO_LEN) {
@@ -94,8 +95,16 @@ fn route(
     if skb.len() > ident.max_frame {
         return Err(TxDrop::TooLong);
     }
-    match iface.find(&guard, &to) {
+    match iface.find(&guard, &to.gid()) {
         Some(ah) => send(queue, skb, side, ops, &to, ah, ident, more),
+        // Nobody has a group for an address, but anybody may ask in its name: the answer to that
+        // is no reason to join it.
+        None if class == TxClass::Resolution
+            && to.is_multicast()
+            && to.gid() != ident.me.broadcast =>
+        {
+            Err(TxDrop::NoGroup)
+        }
         None => wait(iface, queue, skb, side, ops, &to, ident, &guard, more),
     }
 }
@@ -115,16 +124,21 @@ fn wait(
 ) -> core::result::Result<(), TxDrop> {
     // It comes back through the queueing discipline, from its pseudo header on (TX-7).
     skb.push(&to.0).map_err(|_| TxDrop::NoMemory)?;
-    match iface.neighbours().wait(guard, to, skb) {
+    match iface.neighbours().wait(guard, &to.gid(), skb) {
         Queued::Waits => {
             Arc::<Interface>::from(iface).post(worker::NEIGHBOURS);
             Ok(())
+        }
+        Queued::Dropped(TxDrop::TableFull) => {
+            // The worker makes room.
+            Arc::<Interface>::from(iface).post(worker::NEIGHBOURS);
+            Err(TxDrop::TableFull)
         }
         Queued::Ready(mut skb) => {
             if !skb.pull(PSEUDO_LEN) {
                 return Err(TxDrop::Short);
             }
-            let ah = iface.find(guard, to).ok_or(TxDrop::Flushed)?;
+            let ah = iface.find(guard, &to.gid()).ok_or(TxDrop::Flushed)?;
             send(queue, skb, side, ops, to, ah, ident, more)
         }
         Queued::Dropped(reason) => Err(reason),

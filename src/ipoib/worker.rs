@@ -30,6 +30,12 @@ use crate::{
         ageing::Ageing,
         join,
         reason::TxDrop,
+        room::{
+            self,
+            Limit,
+            Rounds,
+            Use, //
+        },
         seq::Seq,
         storm::Pace,
         time::Millis, //
@@ -44,7 +50,7 @@ use crate::{
 pub(crate) const PORT: u32 = 1 << 0;
 /// The list of multicast addresses has changed.
 pub(crate) const MULTICAST: u32 = 1 << 1;
-/// Packets wait for neighbours.
+/// Packets wait for neighbours, a silent one was heard of, or their table is full.
 pub(crate) const NEIGHBOURS: u32 = 1 << 2;
 /// A query has been answered.
 pub(crate) const ANSWER: u32 = 1 << 3;
@@ -132,7 +138,7 @@ impl WorkItem for Interface {
             running.paths.take_answers(&mut cx);
         }
         if events & NEIGHBOURS != 0 {
-            take_wanted(&mut cx, running);
+            take_notes(&mut cx, running);
         }
         if events & QUEUE != 0 || running.recovery.busy() {
             running.recovery.look(&mut cx);
@@ -246,13 +252,13 @@ fn look_for_pkey(
     }
 }
 
-/// Gives packets that wait to the path or group of their destination.
-fn take_wanted(cx: &mut Cx<'_>, running: &mut Running) {
+/// Tells the paths and groups what there is to know of their destinations.
+fn take_notes(cx: &mut Cx<'_>, running: &mut Running) {
     // Collected first: the machines send and drop packets, which walks the same chains.
-    let mut wanted = KVec::new();
+    let mut notes = KVec::new();
     let mut lost = false;
-    cx.iface.neighbours().take_wanted(|addr| {
-        lost |= wanted.push(addr, GFP_ATOMIC).is_err();
+    cx.iface.neighbours().take_notes(|note| {
+        lost |= notes.push(note, GFP_ATOMIC).is_err();
     });
     if lost {
         // The marks are gone with the failed push: look at everything again, later.
@@ -260,11 +266,59 @@ fn take_wanted(cx: &mut Cx<'_>, running: &mut Running) {
         cx.iface.events.set(NEIGHBOURS);
         cx.iface.run_in(100);
     }
-    for addr in wanted {
-        if addr.is_multicast() {
-            running.groups.pending(cx, addr.gid());
+    for note in notes {
+        if note.heard {
+            running.paths.heard(cx, &note.gid);
+        }
+        if !note.wanted {
+            continue;
+        }
+        if note.gid.is_multicast() {
+            running.groups.pending(cx, note.gid);
         } else {
-            running.paths.wanted(cx, addr.gid());
+            running.paths.wanted(cx, note.gid);
+        }
+    }
+    make_room(cx, running);
+}
+
+/// Makes room in tables that are about to be full, at most so often.
+fn make_room(cx: &mut Cx<'_>, running: &mut Running) {
+    let iface = cx.iface;
+    let crowded = |running: &Running| {
+        [
+            Limit::NEIGHBOURS.is_crowded(iface.neighbours().len()),
+            Limit::PATHS.is_crowded(running.paths.len()),
+            Limit::GROUPS.is_crowded(running.groups.len()),
+        ]
+    };
+    let [all, paths, groups] = crowded(running);
+    if !(all || paths || groups) || !running.next_room.reached(cx.now) {
+        return;
+    }
+    running.next_room = cx.now.saturating_add(room::INTERVAL);
+    let now = cx.now;
+    let mut rounds = Rounds::new();
+    loop {
+        iface.neighbours().remove_if(
+            |neigh| {
+                let concerned = all || if neigh.gid().is_multicast() { groups } else { paths };
+                concerned
+                    && rounds.takes(&Use {
+                        resolved: neigh.resolved(),
+                        waiting: neigh.waiting() > 0,
+                        idle: now.saturating_sub(Millis(neigh.last_used())),
+                    })
+            },
+            |reason, packets| iface.count_drops(reason, packets),
+        );
+        running.groups.age(cx);
+        running.paths.age(cx);
+        let enough = Limit::NEIGHBOURS.is_roomy(iface.neighbours().len())
+            && Limit::PATHS.is_roomy(running.paths.len())
+            && Limit::GROUPS.is_roomy(running.groups.len());
+        if enough || !rounds.advance() {
+            break;
         }
     }
 }
@@ -282,7 +336,7 @@ fn age(cx: &mut Cx<'_>, running: &mut Running) {
         |reason, packets| iface.count_drops(reason, packets),
     );
     running.groups.age(cx);
-    running.paths.age(cx, &ageing);
+    running.paths.age(cx);
 }
 
 /// Carries the state of the broadcast group over to carrier, MTU and the data path.

@@ -6,7 +6,10 @@
 //! the last reference often goes away in softirq context, where they cannot be destroyed without
 //! busy waiting. So the drop puts the handle on a list of its pool, and a work item destroys it.
 
-use core::ptr::{null_mut, NonNull};
+use core::{
+    fmt,
+    ptr::{null_mut, NonNull},
+};
 use kernel::{
     alloc::flags::GFP_KERNEL,
     container_of,
@@ -157,6 +160,26 @@ impl AhAttr {
             attr.grh.traffic_class = grh.traffic_class;
         }
         Ok(attr)
+    }
+}
+
+/// For people who want to know where packets go: next hop, and what the fabric is told about them.
+impl fmt::Display for AhAttr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.link {
+            Link::Ib { dlid } => write!(
+                f,
+                "lid {:#x} sl {} rate {}",
+                dlid, self.sl, self.static_rate
+            )?,
+            Link::Roce {
+                dmac: [a, b, c, d, e, g],
+            } => write!(f, "mac {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")?,
+        }
+        match &self.grh {
+            Some(grh) => write!(f, " hops {} class {}", grh.hop_limit, grh.traffic_class),
+            None => Ok(()),
+        }
     }
 }
 

@@ -11,7 +11,7 @@ import pytest
 
 import net
 from driver import DEBUGFS, UNDERLAY, Debug, Stream, kernel_log
-from mcast import group, membership, udp
+from mcast import gid_text, group, membership, udp
 from net import run, wait_until
 
 
@@ -47,7 +47,7 @@ def test_debugfs_file(a, b):
     assert f"address: {a.hwaddr}" in d.text
     assert len(d.queues) == len(d.recoveries) >= 1
     assert all(q["running"] for q in d.queues)
-    assert any(b.hwaddr[6:] in line and " ready " in line for line in d.neighbours.values()), d.text
+    assert any(gid_text(bytes.fromhex(b.hwaddr.replace(":", ""))[4:]) in line and " ready " in line for line in d.neighbours.values()), d.text
     assert any("Broadcast" in line and "member true" in line for line in d.groups.values()), d.text
     assert DEBUGFS.joinpath(a.iface).stat().st_mode & 0o777 in (0o400, 0o444)
 
