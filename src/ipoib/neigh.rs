@@ -61,6 +61,13 @@ const CHAINS: usize = 4096;
 
 /// A frame came from the destination while it was not resolved.
 const HEARD: u32 = 1 << 0;
+/// The stack asks the destination for its address again and again.
+const SUSPECT: u32 = 1 << 1;
+
+/// Of two requests for an address within this time, in milliseconds, the first was not answered: the
+/// stack repeats one after a second (`retrans_time_ms`), and does not ask about a peer that answers
+/// before some more have passed.
+const ASKED_AGAIN_MS: u64 = 3000;
 
 /// One destination.
 #[pin_data]
@@ -71,6 +78,8 @@ pub(crate) struct Neigh {
     ah: RcuPtr<Ah>,
     /// Milliseconds when a packet last went this way; written by transmitters without order.
     used: Atomic<u64>,
+    /// Milliseconds when the stack last asked it for its address; 0 if it never did.
+    asked: Atomic<u64>,
     /// What the worker has to be told.
     notes: Flags,
     #[pin]
@@ -125,6 +134,7 @@ impl Neigh {
             gid,
             ah: RcuPtr::null(),
             used: Atomic::new(time::now_ms()),
+            asked: Atomic::new(0),
             notes: Flags::new(),
             wait <- new_spinlock_bh!(Waiting {
                 list: SkbList::new(),
@@ -234,6 +244,8 @@ pub(crate) struct Note {
     pub(crate) gid: Gid,
     /// A frame came from it while it was not resolved.
     pub(crate) heard: bool,
+    /// It does not answer, although it is resolved.
+    pub(crate) suspect: bool,
     /// Packets wait for it.
     pub(crate) wanted: bool,
 }
@@ -316,17 +328,37 @@ impl Neighbours {
         true
     }
 
+    /// The stack sends `gid` a request for its address. Returns whether the worker must hear of it.
+    pub(crate) fn asked(&self, guard: &Guard, gid: &Gid) -> bool {
+        let Some(neigh) = self.lookup(guard, gid) else {
+            return false;
+        };
+        let now = time::now_ms();
+        let before = neigh.asked.xchg(now, Relaxed);
+        let again = before != 0 && now.saturating_sub(before) < ASKED_AGAIN_MS;
+        if again {
+            neigh.notes.set(SUSPECT);
+            self.table.mark(self.hash(gid));
+        }
+        again
+    }
+
     /// Calls `f` for each destination of which there is something new since the last call.
     pub(crate) fn take_notes(&self, mut f: impl FnMut(Note)) {
         let guard = rcu::read_lock();
         self.table.take_marked(&guard, |neigh| {
-            let note = Note {
-                gid: neigh.gid,
-                heard: neigh.notes.get() != 0 && neigh.notes.take() & HEARD != 0,
-                wanted: neigh.waiting() > 0,
+            let notes = match neigh.notes.get() {
+                0 => 0,
+                _ => neigh.notes.take(),
             };
-            if note.heard || note.wanted {
-                f(note);
+            let wanted = neigh.waiting() > 0;
+            if notes != 0 || wanted {
+                f(Note {
+                    gid: neigh.gid,
+                    heard: notes & HEARD != 0,
+                    suspect: notes & SUSPECT != 0,
+                    wanted,
+                });
             }
         });
     }

@@ -81,6 +81,8 @@ pub(crate) struct Paths {
     waiting: usize,
     queries: KVec<Out>,
     deadline: Option<Millis>,
+    /// The paths are not looked through before this.
+    not_before: Millis,
     started: u64,
 }
 
@@ -96,6 +98,7 @@ impl Paths {
             waiting: 0,
             queries: KVec::new(),
             deadline: None,
+            not_before: Millis::ZERO,
             started: 0,
         }
     }
@@ -129,6 +132,11 @@ impl Paths {
     /// A frame came from `gid`.
     pub(crate) fn heard(&mut self, cx: &mut Cx<'_>, gid: &Gid) {
         self.step(cx, gid, Event::Heard);
+    }
+
+    /// The stack asks `gid` for its address again, and gets no answer.
+    pub(crate) fn suspect(&mut self, cx: &mut Cx<'_>, gid: &Gid) {
+        self.step(cx, gid, Event::Suspect);
     }
 
     fn is_silent(&self, gid: &Gid) -> bool {
@@ -331,7 +339,7 @@ impl Paths {
     /// Feeds the machines whose deadline has come, and hands out queries. Looks at every path, and
     /// so not again before some milliseconds have passed when there are many.
     pub(crate) fn tick(&mut self, cx: &mut Cx<'_>) {
-        if self.deadline.is_some_and(|at| at.reached(cx.now)) {
+        if self.deadline().is_some_and(|at| at.reached(cx.now)) {
             let now = cx.now;
             self.deadline = None;
             self.step_where(cx, Event::Tick, |machine| {
@@ -340,15 +348,14 @@ impl Paths {
             for (_, entry) in self.map.iter() {
                 self.deadline = Millis::earliest(self.deadline, entry.machine.deadline());
             }
-            let soonest = now.saturating_add(Millis(u64::from(self.count / TICK_PATHS)));
-            self.deadline = self.deadline.map(|at| at.max(soonest));
+            self.not_before = now.saturating_add(Millis(u64::from(self.count / TICK_PATHS)));
         }
         self.admit(cx);
     }
 
     /// When [`Paths::tick`] next has something to do.
     pub(crate) fn deadline(&self) -> Option<Millis> {
-        self.deadline
+        self.deadline.map(|at| at.max(self.not_before))
     }
 
     /// Forgets paths that no neighbour refers to: nothing goes there, and nobody waits for it.

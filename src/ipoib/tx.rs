@@ -95,6 +95,13 @@ fn route(
     if skb.len() > ident.max_frame {
         return Err(TxDrop::TooLong);
     }
+    if class == TxClass::Resolution
+        && !to.is_multicast()
+        && encap::is_request(skb.head())
+        && iface.neighbours().asked(&guard, &to.gid())
+    {
+        Arc::<Interface>::from(iface).post(worker::NEIGHBOURS);
+    }
     match iface.find(&guard, &to.gid()) {
         Some(ah) => send(queue, skb, side, ops, &to, ah, ident, more),
         // Nobody has a group for an address, but anybody may ask in its name: the answer to that

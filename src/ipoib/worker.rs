@@ -50,7 +50,7 @@ use crate::{
 pub(crate) const PORT: u32 = 1 << 0;
 /// The list of multicast addresses has changed.
 pub(crate) const MULTICAST: u32 = 1 << 1;
-/// Packets wait for neighbours, a silent one was heard of, or their table is full.
+/// Packets wait for neighbours, there is news of some, or their table is full.
 pub(crate) const NEIGHBOURS: u32 = 1 << 2;
 /// A query has been answered.
 pub(crate) const ANSWER: u32 = 1 << 3;
@@ -269,6 +269,9 @@ fn take_notes(cx: &mut Cx<'_>, running: &mut Running) {
     for note in notes {
         if note.heard {
             running.paths.heard(cx, &note.gid);
+        }
+        if note.suspect {
+            running.paths.suspect(cx, &note.gid);
         }
         if !note.wanted {
             continue;

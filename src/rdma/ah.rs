@@ -167,7 +167,7 @@ impl AhAttr {
 impl fmt::Display for AhAttr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.link {
-            Link::Ib { dlid } => write!(
+            Link::Ib { dlid, .. } => write!(
                 f,
                 "lid {:#x} sl {} rate {}",
                 dlid, self.sl, self.static_rate

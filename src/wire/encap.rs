@@ -99,3 +99,12 @@ pub const fn tx_class(ethertype: EtherType) -> TxClass {
         _ => TxClass::Refused,
     }
 }
+
+/// Where an ARP packet behind an encapsulation header says what it is.
+const ARP_OPERATION: usize = LEN + 6;
+
+/// Whether an outgoing packet of [`TxClass::Resolution`], encapsulation header first, asks for an address.
+#[inline]
+pub fn is_request(bytes: &[u8]) -> bool {
+    parse(bytes) == Some(EtherType::ARP) && octets(bytes, ARP_OPERATION) == Some([0, 1])
+}

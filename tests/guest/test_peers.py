@@ -97,6 +97,23 @@ def test_a_peer_that_comes_back_is_answered_at_once(a, b, fresh):
     assert " Ready, 0 failures, no error, handle mac " in after.paths[gid(b)], after.paths[gid(b)]
 
 
+def test_a_peer_that_stops_answering_is_asked_for_anew(a, b, fresh):
+    """The stack repeats a request to a peer's address: the way to it may have changed, and is asked for again."""
+    assert a.reaches(b.ip4)
+
+    def started():
+        return int(re.search(r"queries: .*, (\d+) started", Debug(a).text)[1])
+    before = started()
+    a.ping(b.ip4)
+    assert started() == before
+    with silence(b):
+        a.run("ip", "neigh", "replace", b.ip4, "lladdr", b.hwaddr, "dev", a.iface, "nud", "stale")
+        a.reaches(b.ip4)
+        wait_until("another query", lambda: started() > before)
+        # What is in use stays in use, whatever becomes of the query.
+        assert re.search(r"Ready|Refreshing", Debug(a).paths[gid(b)])
+
+
 def forged(target, senders):
     """ARP requests for `target`, each in the name of another one of `senders` (hardware addresses)."""
     to = bytes(map(int, target.ip4.split(".")))

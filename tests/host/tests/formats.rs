@@ -356,6 +356,19 @@ fn connection_private_data() {
     assert_eq!(PrivateData::parse(&padded[..7]), None);
 }
 
+#[test]
+fn address_requests() {
+    let mut packet = encap::build(EtherType::ARP).to_vec();
+    packet.extend([0, 32, 8, 0, 20, 4, 0, 1]);
+    assert!(encap::is_request(&packet));
+    assert!(!encap::is_request(&packet[..11]));
+    packet[11] = 2;
+    assert!(!encap::is_request(&packet), "an answer");
+    packet[..2].copy_from_slice(&[0x80, 0x35]);
+    packet[11] = 1;
+    assert!(!encap::is_request(&packet), "RARP asks for something else");
+}
+
 proptest! {
     #[test]
     fn address_round_trip(octets: [u8; 20]) {

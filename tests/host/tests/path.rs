@@ -145,7 +145,7 @@ fn retries_slow_down_and_packets_are_refused() {
         }
     }
     assert!((15..=35).contains(&asked), "{asked} queries in two minutes");
-    assert!(refused > 500, "{refused} refused");
+    assert!(refused > 150, "{refused} refused");
 }
 
 #[test]
@@ -167,6 +167,7 @@ fn silence_is_bounded() {
     assert_eq!(bench.now - start, Policy::DEFAULT.pending_life.0);
     assert!(bench.path.is_idle());
     bench.step(Event::Wanted);
+    assert_eq!(bench.tick(), [Action::DropPending(TxDrop::Expired)]);
     // A query that nobody answers.
     let id = bench.id();
     bench.step(Event::Started { id });
