@@ -406,7 +406,9 @@ impl Path {
 
     /// When the machine next wants a `Tick`.
     pub fn deadline(&self) -> Option<Millis> {
-        let give_up = self.query.and_then(|query| query.give_up.or(query.forsaken));
+        let give_up = self
+            .query
+            .and_then(|query| query.give_up.or(query.forsaken));
         let next_try = self.next_try.filter(|_| self.query.is_none());
         Millis::earliest(self.waiting, Millis::earliest(give_up, next_try))
     }

@@ -172,11 +172,7 @@ fn write_queues(f: &mut fmt::Formatter<'_>, iface: &Interface) -> fmt::Result {
     Ok(())
 }
 
-fn write_running(
-    f: &mut fmt::Formatter<'_>,
-    running: &Running,
-    neighbours: u32,
-) -> fmt::Result {
+fn write_running(f: &mut fmt::Formatter<'_>, running: &Running, neighbours: u32) -> fmt::Result {
     let mut result = Ok(());
     running.recovery.for_each(|index, state, recoveries| {
         if result.is_ok() {

@@ -305,7 +305,12 @@ fn make_room(cx: &mut Cx<'_>, running: &mut Running) {
     loop {
         iface.neighbours().remove_if(
             |neigh| {
-                let concerned = all || if neigh.gid().is_multicast() { groups } else { paths };
+                let concerned = all
+                    || if neigh.gid().is_multicast() {
+                        groups
+                    } else {
+                        paths
+                    };
                 concerned
                     && rounds.takes(&Use {
                         resolved: neigh.resolved(),
