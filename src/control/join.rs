@@ -254,9 +254,8 @@ impl Group {
                 let turn = self.long_turn();
                 self.joins.next(&self.policy.slow, seq.random()).max(turn)
             }
-            Failure::Busy | Failure::Refused | Failure::Local => {
-                self.joins.next(&self.policy.quick, seq.random())
-            }
+            Failure::Busy => self.joins.next(&self.policy.busy, seq.random()),
+            Failure::Refused | Failure::Local => self.joins.next(&self.policy.quick, seq.random()),
         };
         self.retry_at(now.saturating_add(delay), out);
     }

@@ -27,6 +27,8 @@ use super::time::Millis;
 pub struct Policy {
     /// Delay between failed queries.
     pub retry: backoff::Config,
+    /// Delay before a query that could not be handed over is tried again.
+    pub defer: backoff::Config,
     /// How long packets may wait for a path.
     pub pending_life: Millis,
     /// How long a started query may go without an answer before it is given up. The SA layer answers within
@@ -43,6 +45,7 @@ impl Policy {
     /// them wait, and go out with the next try.
     pub const DEFAULT: Self = Self {
         retry: backoff::Config::new(1000, 8000),
+        defer: backoff::Config::new(10, 1000),
         pending_life: Millis::from_secs(5),
         query_limit: Millis::from_secs(5),
         suspect_age: Millis::from_secs(1),
@@ -68,6 +71,12 @@ pub enum Event {
     },
     /// The query `id` was answered, and a handle could be made from the answer.
     Resolved {
+        /// The id of [`Action::StartQuery`].
+        id: u64,
+    },
+    /// The query `id` could not be handed over for a reason that passes by itself, such as a subnet
+    /// administrator whose place is just being looked up.
+    Deferred {
         /// The id of [`Action::StartQuery`].
         id: u64,
     },
@@ -166,6 +175,7 @@ pub struct Path {
     /// When a frame last ended the negative cache.
     heard: Option<Millis>,
     backoff: Backoff,
+    defers: Backoff,
     armed: Option<Millis>,
 }
 
@@ -181,6 +191,7 @@ impl Path {
             answered: Millis::ZERO,
             heard: None,
             backoff: Backoff::new(),
+            defers: Backoff::new(),
             armed: None,
         }
     }
@@ -192,6 +203,12 @@ impl Path {
             Event::Wanted => self.wanted(now, seq, &mut out),
             Event::Started { id } => self.started(id, now),
             Event::Resolved { id } => self.resolved(id, now, seq, &mut out),
+            Event::Deferred { id } => {
+                if self.take_query(id).is_some() {
+                    let delay = self.defers.next(&self.policy.defer, seq.random());
+                    self.retry_at(now.saturating_add(delay), &mut out);
+                }
+            }
             Event::Failed { id, retryable } => {
                 if self.take_query(id).is_some() {
                     self.failed(retryable, now, seq, &mut out);
@@ -274,6 +291,7 @@ impl Path {
         if let Some(query) = self.query.as_mut().filter(|query| query.id == id) {
             query.give_up = Some(give_up);
             query.forsaken = None;
+            self.defers.reset();
         }
     }
 
@@ -295,12 +313,16 @@ impl Path {
 
     fn failed(&mut self, retryable: bool, now: Millis, seq: &mut Seq, out: &mut Actions) {
         let delay = self.backoff.next(&self.policy.retry, seq.random());
-        let at = now.saturating_add(delay);
-        self.next_try = Some(at);
         if !retryable {
             self.drop_handle(out);
             self.drop_pending(TxDrop::NoPath, out);
-        } else if self.waiting.is_some_and(|until| at > until) {
+        }
+        self.retry_at(now.saturating_add(delay), out);
+    }
+
+    fn retry_at(&mut self, at: Millis, out: &mut Actions) {
+        self.next_try = Some(at);
+        if self.waiting.is_some_and(|until| at > until) {
             self.drop_pending(TxDrop::NoPath, out);
         }
     }

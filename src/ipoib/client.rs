@@ -21,7 +21,8 @@ use super::{
         self,
         Hardware, //
     },
-    resolver::Resolver, //
+    resolver::Resolver,
+    worker, //
 };
 use crate::{
     base::{
@@ -250,13 +251,21 @@ impl Port {
     fn note(self: &Arc<Self>, kind: EventKind) {
         match kind {
             EventKind::PortActive
-            | EventKind::PortError
-            | EventKind::LidChange
             | EventKind::PKeyChange
             | EventKind::GidChange
             | EventKind::SpeedChange => self.refresh(),
-            EventKind::ClientReregister => self.reregister(),
-            EventKind::SmChange | EventKind::DeviceFatal | EventKind::Other(_) => {}
+            // These void all memberships (MC-14), also when the port is back before it is read. And
+            // whoever asks for a new start may have had a reason that went unreported.
+            EventKind::PortError | EventKind::LidChange | EventKind::ClientReregister => {
+                self.tell(worker::REREGISTER);
+                self.refresh();
+            }
+            EventKind::SmChange => {
+                self.tell(worker::REPATH);
+                self.refresh();
+            }
+            EventKind::DeviceFatal => self.fail(),
+            EventKind::Other(_) => {}
         }
     }
 }

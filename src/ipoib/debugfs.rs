@@ -117,6 +117,7 @@ impl Writer for View {
         )?;
         writeln!(f, "address: {:?}", iface.address(&seen.gid))?;
         writeln!(f, "broadcast: {:?}", iface.broadcast())?;
+        writeln!(f, "pkey: {} index {}", iface.pkey(), iface.pkey_index())?;
         write_queues(f, iface)?;
         let control = iface.control.lock();
         match &control.running {
@@ -204,7 +205,7 @@ fn write_running(f: &mut fmt::Formatter<'_>, running: &Running, neighbours: u32)
         if result.is_ok() {
             result = writeln!(
                 f,
-                "group {:?}: {:?} member {} joining {} attached {} complete {} failures {} last {:?}",
+                "group {:?}: {:?} member {} joining {} attached {} complete {} failures {} last {:?} status {} mlid {:#06x}",
                 group,
                 view.kind,
                 view.member,
@@ -212,7 +213,9 @@ fn write_running(f: &mut fmt::Formatter<'_>, running: &Running, neighbours: u32)
                 view.attached,
                 view.complete,
                 view.failures,
-                view.last_failure
+                view.last_failure,
+                view.status,
+                view.mlid
             );
         }
     });

@@ -53,6 +53,8 @@ struct Entry {
     listed: bool,
     /// What the last join answered.
     params: Params,
+    /// How the last join ended: 0 or an error number, as the core reported it.
+    status: i32,
 }
 
 impl Entry {
@@ -79,6 +81,7 @@ impl Entry {
         match answer {
             Ok(params) => {
                 self.params = params;
+                self.status = 0;
                 Event::Joined { id, params }
             }
             Err(e) => {
@@ -90,6 +93,7 @@ impl Entry {
                         e.to_errno()
                     );
                 }
+                self.status = e.to_errno();
                 self.leave(id);
                 let cause = cx.iface.resolver().join_failure(e);
                 Event::JoinFailed { id, cause }
@@ -112,8 +116,18 @@ pub(crate) struct Groups {
     /// The broadcast group, which all others depend on.
     broadcast: Gid,
     deadline: Option<Millis>,
-    /// Whether the broadcast group is joined, so that others may be.
-    open: bool,
+    gate: Gate,
+}
+
+/// Whether groups other than the broadcast group may be joined.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Gate {
+    /// No: the broadcast group is not.
+    Shut,
+    /// Not for now: the broadcast group is being joined again.
+    Held,
+    /// Yes.
+    Open,
 }
 
 /// What debugfs shows of a group.
@@ -125,6 +139,9 @@ pub(crate) struct View {
     pub(crate) complete: bool,
     pub(crate) failures: u32,
     pub(crate) last_failure: Option<Failure>,
+    /// Error number of the last join; 0 after a success.
+    pub(crate) status: i32,
+    pub(crate) mlid: u16,
 }
 
 impl Groups {
@@ -139,13 +156,28 @@ impl Groups {
             count: 0,
             broadcast,
             deadline: None,
-            open: false,
+            gate: Gate::Shut,
         };
-        this.ensure(&broadcast)?;
+        this.insert(&broadcast)?;
         Ok(this)
     }
 
-    fn ensure(&mut self, group: &Gid) -> Result {
+    /// Makes an entry for `group` if there is none.
+    fn ensure(&mut self, cx: &mut Cx<'_>, group: &Gid) -> Result {
+        if self.map.get(group).is_some() {
+            return Ok(());
+        }
+        self.insert(group)?;
+        if self.gate != Gate::Shut {
+            self.step(cx, group, Event::Up);
+        }
+        if self.gate == Gate::Held {
+            self.step(cx, group, Event::Hold);
+        }
+        Ok(())
+    }
+
+    fn insert(&mut self, group: &Gid) -> Result {
         if self.map.get(group).is_none() {
             let entry = Entry {
                 machine: Group::new(Policy::DEFAULT),
@@ -154,6 +186,7 @@ impl Groups {
                 ah: None,
                 listed: false,
                 params: Params::default(),
+                status: 0,
             };
             drop(self.map.insert(RBTreeNode::new(*group, entry, GFP_KERNEL)?));
             self.count += 1;
@@ -235,15 +268,15 @@ impl Groups {
 
     /// The port is down, or what we are there has changed: all memberships are void.
     pub(crate) fn down(&mut self, cx: &mut Cx<'_>) {
-        self.open = false;
+        self.gate = Gate::Shut;
         self.step_where(cx, Event::Down, |_, _| true);
     }
 
     /// The broadcast group is joined: the others may be, too, with its parameters.
     pub(crate) fn broadcast_joined(&mut self, cx: &mut Cx<'_>) {
         let broadcast = self.broadcast;
-        let again = core::mem::replace(&mut self.open, true);
-        if again {
+        let before = core::mem::replace(&mut self.gate, Gate::Open);
+        if before != Gate::Shut {
             // Its parameters have changed, and every group copies them.
             let event = Event::Reregister {
                 spread: Millis::ZERO,
@@ -260,9 +293,31 @@ impl Groups {
             spread: Millis::ZERO,
         };
         self.step(cx, &broadcast, at_once);
+        // The others want to know its parameters first.
+        if self.gate == Gate::Open && !self.settled() {
+            self.gate = Gate::Held;
+            self.step_where(cx, Event::Hold, |group, _| *group != broadcast);
+        }
         self.step_where(cx, Event::Reregister { spread }, |group, _| {
             *group != broadcast
         });
+    }
+
+    /// Whether the broadcast group is joined, and not being joined again.
+    pub(crate) fn settled(&self) -> bool {
+        self.map
+            .get(&self.broadcast)
+            .is_some_and(|entry| entry.machine.is_member() && !entry.machine.is_joining())
+    }
+
+    /// Lets the other groups follow once the broadcast group has been joined again, with the
+    /// parameters that it had.
+    pub(crate) fn reopen(&mut self, cx: &mut Cx<'_>) {
+        if self.gate == Gate::Held && self.settled() {
+            self.gate = Gate::Open;
+            let broadcast = self.broadcast;
+            self.step_where(cx, Event::Up, |group, _| *group != broadcast);
+        }
     }
 
     /// The parameters of the broadcast group, while the data path may use it.
@@ -276,12 +331,9 @@ impl Groups {
             drop_waiting(cx, &group, TxDrop::TableFull);
             return;
         }
-        if self.ensure(&group).is_err() {
+        if self.ensure(cx, &group).is_err() {
             drop_waiting(cx, &group, TxDrop::NoMemory);
             return;
-        }
-        if self.open {
-            self.step(cx, &group, Event::Up);
         }
         self.step(cx, &group, Event::Pending);
     }
@@ -297,7 +349,7 @@ impl Groups {
         }
         let broadcast = self.broadcast;
         for group in listeners.iter().filter(|group| **group != broadcast) {
-            if self.ensure(group).is_err() {
+            if self.ensure(cx, group).is_err() {
                 cx.iface.retry(super::worker::MULTICAST);
                 continue;
             }
@@ -305,9 +357,6 @@ impl Groups {
                 entry.listed = true;
             }
             self.step(cx, group, Event::Want(Kind::Full));
-            if self.open {
-                self.step(cx, group, Event::Up);
-            }
         }
         // Send-only groups stay (MC-18).
         let mut at = None;
@@ -393,6 +442,8 @@ impl Groups {
                     complete: entry.ah.is_some(),
                     failures: machine.failures(),
                     last_failure: machine.last_failure(),
+                    status: entry.status,
+                    mlid: entry.params.mlid,
                 },
             );
         }

@@ -90,6 +90,8 @@ pub(crate) struct Ident {
     pub(crate) qkey: u32,
     /// The longest frame that may be sent, encapsulation header included.
     pub(crate) max_frame: u32,
+    /// Low bits of LIDs that say nothing of who it is; taken to be the same all over the subnet.
+    pub(crate) lmc: u8,
 }
 
 /// Chores that need RTNL, for the port's work.
@@ -97,6 +99,7 @@ pub(crate) struct Ident {
 struct Chores {
     mtu: Option<u32>,
     addr: Option<Gid>,
+    announce: bool,
 }
 
 /// What an interface has while it is up. Belongs to the worker.
@@ -111,6 +114,8 @@ pub(crate) struct Running {
     pub(crate) next_ageing: Millis,
     /// No room is made in crowded tables before this.
     pub(crate) next_room: Millis,
+    /// Peers must be told once the broadcast group has been joined again.
+    pub(crate) announce: bool,
 }
 
 /// All state that only one context at a time may change.
@@ -409,6 +414,7 @@ impl Interface {
             },
             qkey,
             max_frame: group_mtu.saturating_add(encap::LEN as u32),
+            lmc: seen.lmc.min(7),
         };
         match RcuArc::new(ident, GFP_KERNEL) {
             Ok(ident) => drop(self.ident.swap(Some(ident))),
@@ -442,6 +448,13 @@ impl Interface {
         self.port.do_chores();
     }
 
+    /// Has the stack tell all peers of us, since they reach us in another way from now on. Control
+    /// lock held.
+    pub(crate) fn announce(&self) {
+        self.chores.lock().announce = true;
+        self.port.do_chores();
+    }
+
     /// Does what needs RTNL. From the port's work.
     pub(crate) fn do_chores(&self) {
         let Some(dev) = self.device() else {
@@ -463,6 +476,8 @@ impl Interface {
                 dev.notify(&rtnl, Notify::ChangeAddr);
                 dev.notify(&rtnl, Notify::NotifyPeers);
             }
+        } else if chores.announce {
+            dev.notify(&rtnl, Notify::NotifyPeers);
         }
     }
 }

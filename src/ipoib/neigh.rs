@@ -61,7 +61,8 @@ const CHAINS: usize = 4096;
 
 /// A frame came from the destination while it was not resolved.
 const HEARD: u32 = 1 << 0;
-/// The stack asks the destination for its address again and again.
+/// The stack asks the destination for its address again and again, or it was heard from elsewhere
+/// than we send to.
 const SUSPECT: u32 = 1 << 1;
 
 /// Of two requests for an address within this time, in milliseconds, the first was not answered: the
@@ -324,6 +325,22 @@ impl Neighbours {
             return false;
         }
         neigh.notes.set(HEARD);
+        self.table.mark(self.hash(gid));
+        true
+    }
+
+    /// A frame came from `gid`, at the local identifier `slid`, whose `lmc` low bits say nothing of
+    /// who it is. Returns whether we send to it elsewhere, and the worker must hear of it.
+    pub(crate) fn moved(&self, guard: &Guard, gid: &Gid, slid: u32, lmc: u8) -> bool {
+        let Some(neigh) = self.lookup(guard, gid) else {
+            return false;
+        };
+        let dlid = neigh.ah.get(guard).and_then(|ah| ah.attr().dlid());
+        let moved = dlid.is_some_and(|dlid| dlid >> lmc != slid >> lmc);
+        if !moved || neigh.notes.get() & SUSPECT != 0 {
+            return false;
+        }
+        neigh.notes.set(SUSPECT);
         self.table.mark(self.hash(gid));
         true
     }

@@ -88,6 +88,7 @@ impl Ops for Interface {
             broadcast: None,
             next_ageing: Ageing::default().next_pass(cx.now),
             next_room: cx.now,
+            announce: false,
         };
         // Without its P_Key the interface is up all the same, and waits for it (NET-26).
         let present = this.find_pkey().is_ok();

@@ -134,7 +134,7 @@ impl Paths {
         self.step(cx, gid, Event::Heard);
     }
 
-    /// The stack asks `gid` for its address again, and gets no answer.
+    /// The stack asks `gid` for its address again, and gets no answer; or it was heard from elsewhere.
     pub(crate) fn suspect(&mut self, cx: &mut Cx<'_>, gid: &Gid) {
         self.step(cx, gid, Event::Suspect);
     }
@@ -227,9 +227,13 @@ impl Paths {
                 Err(e) => {
                     self.cap.release();
                     self.note_error(&gid, e);
-                    Event::Failed {
-                        id,
-                        retryable: true,
+                    if e == EAGAIN {
+                        Event::Deferred { id }
+                    } else {
+                        Event::Failed {
+                            id,
+                            retryable: true,
+                        }
                     }
                 }
             };

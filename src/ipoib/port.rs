@@ -150,11 +150,18 @@ impl Port {
         self.schedule(CHORES);
     }
 
-    /// Has the interface join and resolve everything anew. May sleep, but takes no RTNL.
-    pub(crate) fn reregister(self: &Arc<Self>) {
+    /// Passes an event of the worker's on to the interface. May sleep, but takes no RTNL.
+    pub(crate) fn tell(self: &Arc<Self>, event: u32) {
         if let Some(interface) = self.interface() {
-            interface.post(worker::REREGISTER);
+            interface.post(event);
         }
+    }
+
+    /// The device is dead: whatever it says, the port is not active, until it is read anew after an
+    /// event that says it is back. May sleep, but takes no RTNL.
+    pub(crate) fn fail(self: &Arc<Self>) {
+        self.state.lock().active = false;
+        self.tell(worker::PORT);
     }
 
     fn schedule(self: &Arc<Self>, what: u32) {

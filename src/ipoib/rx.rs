@@ -50,6 +50,7 @@ use crate::{
         Wc, //
     },
     wire::{
+        encap::EtherType,
         grh::NetworkHeader,
         rx::{
             self,
@@ -234,6 +235,9 @@ impl Rings {
         if let Some(guard) = listening {
             self.heard(guard, &frame, buf.head());
         }
+        if frame.cast != rx::Cast::Host || frame.ethertype == EtherType::ARP {
+            self.locate(&frame, buf.head(), wc.slid(), ident);
+        }
         let info = FrameInfo {
             protocol: frame.ethertype.0,
             payload: frame.payload_len as usize,
@@ -276,6 +280,18 @@ impl Rings {
     fn heard(&self, guard: &Guard, frame: &rx::Frame, head: &[u8]) {
         let source = rx::sender(frame, head);
         if source.is_some_and(|gid| self.iface.neighbours().heard(guard, &gid)) {
+            self.iface.post(worker::NEIGHBOURS);
+        }
+    }
+
+    /// Tells the worker of a peer that has moved in the subnet. To be called for the frames that
+    /// tell who sent them, and that peers announce themselves with.
+    fn locate(&self, frame: &rx::Frame, head: &[u8], slid: u32, ident: Option<&Ident>) {
+        let (Some(gid), Some(ident)) = (rx::sender(frame, head), ident) else {
+            return;
+        };
+        let guard = rcu::read_lock();
+        if self.iface.neighbours().moved(&guard, &gid, slid, ident.lmc) {
             self.iface.post(worker::NEIGHBOURS);
         }
     }

@@ -62,6 +62,9 @@ pub(crate) const REREGISTER: u32 = 1 << 5;
 /// A join has been answered, or a membership lost.
 pub(crate) const JOINED: u32 = 1 << 6;
 
+/// Another subnet manager is in charge: paths may have changed.
+pub(crate) const REPATH: u32 = 1 << 7;
+
 /// The span over which groups and paths of one node spread their requests after a reregister.
 const SPREAD: Millis = Millis(100);
 
@@ -128,6 +131,12 @@ impl WorkItem for Interface {
             running.groups.reregister(&mut cx, SPREAD);
             running.paths.refresh_all(&mut cx, SPREAD);
         }
+        if events & REPATH != 0 {
+            let turn = cx.pace.turn();
+            running
+                .paths
+                .refresh_all(&mut cx, SPREAD.saturating_add(turn));
+        }
         if events & JOINED != 0 {
             running.groups.take_answers(&mut cx);
         }
@@ -176,15 +185,19 @@ fn port_changed(
     cx.iface.port_actions(cx.dev, actions);
     cx.pace.set_lid(now.lid, now.lmc);
     if now.lid != before.lid && now.active && before.active {
-        // The core has voided all memberships (MC-14), and a subnet manager that hands out new LIDs does so to many.
-        cx.pace.call(cx.now);
+        // The event that came with it has everything joined anew.
+        if let Some(running) = running.as_deref_mut() {
+            running.announce = true;
+        }
     }
     if now.mtu != before.mtu {
         let actions = port.step(control::port::Event::Limit { ib_mtu: now.mtu });
         cx.iface.port_actions(cx.dev, actions);
         let too_small = cx.iface.set_rx_limit(now.mtu);
         if let Some(running) = running.as_deref_mut() {
-            running.groups.reregister(cx, Millis::ZERO);
+            if cx.iface.resolver().groups_follow_port() {
+                running.groups.reregister(cx, Millis::ZERO);
+            }
             if too_small {
                 running.recovery.restart_all(cx);
             }
@@ -351,6 +364,11 @@ fn age(cx: &mut Cx<'_>, running: &mut Running) {
 fn settle(cx: &mut Cx<'_>, running: &mut Running, port: &mut control::port::Port, seen: &Seen) {
     let params = running.groups.broadcast();
     if params == running.broadcast {
+        running.groups.reopen(cx);
+        if running.announce && running.groups.settled() && cx.pace.deadline().is_none() {
+            running.announce = false;
+            cx.iface.announce();
+        }
         return;
     }
     running.broadcast = params;

@@ -120,6 +120,14 @@ impl AhAttr {
         Self::roce_unicast(port, mgid, sgid_index, dmac, hop_limit)
     }
 
+    /// The local identifier of the destination; `None` on Ethernet.
+    pub(crate) fn dlid(&self) -> Option<u32> {
+        match self.link {
+            Link::Ib { dlid, .. } => Some(dlid),
+            Link::Roce { .. } => None,
+        }
+    }
+
     /// As C has it, for a port of the device of `pd`.
     fn to_raw(self, pd: &Pd) -> Result<sys::rdma_ah_attr> {
         let device = pd.device();

@@ -9,8 +9,10 @@ use crate::control::time::Millis;
 /// The times of the membership machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Policy {
-    /// Delay after a join that was answered: refused, busy, or failed here.
+    /// Delay after a join that was refused or failed here.
     pub quick: backoff::Config,
+    /// Delay after a join that was not sent, since where to is just being looked up.
+    pub busy: backoff::Config,
     /// Delay after a join that nobody answered, which has taken three seconds already (MC-9).
     pub slow: backoff::Config,
     /// How long a void membership waits, after the turn, for the event that says when to join again.
@@ -30,6 +32,7 @@ impl Policy {
     /// The driver's values.
     pub const DEFAULT: Self = Self {
         quick: backoff::Config::new(100, 16000),
+        busy: backoff::Config::new(10, 16000),
         slow: backoff::Config::new(1000, 16000),
         void_grace: Millis::from_secs(2),
         longest_turn: Millis::from_secs(600),
@@ -101,7 +104,7 @@ pub struct Params {
 pub enum Failure {
     /// Nobody answered.
     Timeout,
-    /// The answer was to try again, or the join was overtaken by a port event (`-ENETRESET`).
+    /// Not sent for a reason that passes by itself (`-EAGAIN`), or overtaken by an event of the port.
     Busy,
     /// The subnet administrator said no.
     Refused,

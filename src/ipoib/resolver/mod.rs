@@ -252,6 +252,14 @@ impl Resolver {
         })
     }
 
+    /// Whether the parameters of groups change with the port's, so that they must be joined anew.
+    pub(crate) fn groups_follow_port(&self) -> bool {
+        match self {
+            Self::Roce => true,
+            Self::Ib(_) => false,
+        }
+    }
+
     /// Whether a query's error may be a definite "there is no such path".
     pub(crate) fn refused(&self, error: Error) -> bool {
         match self {

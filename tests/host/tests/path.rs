@@ -112,6 +112,57 @@ fn retryable_failure_keeps_what_waits() {
     assert_ne!(bench.id(), id);
 }
 
+/// The subnet administrator's place is looked up again after each event of the port; queries of that moment
+/// are not sent (`EAGAIN`), and that is no failure of the peer's.
+#[test]
+fn deferred_query_is_tried_again_within_moments() {
+    let mut bench = Bench::new();
+    bench.step(Event::Wanted);
+    let start = bench.now;
+    for _ in 0..3 {
+        let id = bench.id();
+        assert!(bench.step(Event::Deferred { id }).is_empty());
+        assert_eq!(bench.tick(), [Action::StartQuery { id: bench.id() }]);
+    }
+    assert!(bench.now - start <= 70, "{} ms", bench.now - start);
+    assert_eq!(bench.path.failures(), 0);
+    // Handed over, it is a query like any other, and the next one is deferred as briefly as the first.
+    let id = bench.id();
+    bench.step(Event::Started { id });
+    bench.step(Event::Resolved { id });
+    bench.step(Event::Refresh {
+        spread: Millis::ZERO,
+    });
+    let id = bench.id();
+    let before = bench.now;
+    bench.step(Event::Deferred { id });
+    assert!(bench.path.is_published());
+    bench.tick();
+    assert!(bench.now - before <= 10);
+}
+
+#[test]
+fn deferred_for_too_long_drops_what_waits() {
+    let mut bench = Bench::new();
+    bench.step(Event::Wanted);
+    let end = bench.now + 60_000;
+    let mut dropped = Vec::new();
+    while bench.now < end && dropped.is_empty() {
+        if let Some(id) = bench.path.query_id() {
+            dropped.extend(bench.step(Event::Deferred { id }));
+        } else {
+            dropped.extend(
+                bench
+                    .tick()
+                    .into_iter()
+                    .filter(|action| matches!(action, Action::DropPending(_))),
+            );
+        }
+    }
+    assert_eq!(dropped.len(), 1);
+    assert!(end - bench.now >= 60_000 - 5_000);
+}
+
 #[test]
 fn retries_slow_down_and_packets_are_refused() {
     let mut bench = Bench::new();
