@@ -88,7 +88,7 @@ pub(crate) struct Registration<T: Ops> {
 
 // SAFETY: a device may be unregistered by any thread.
 unsafe impl<T: Ops> Send for Registration<T> {}
-// SAFETY: `&Registration` only gives out the `Sync` view.
+// SAFETY: no method on `&self`.
 unsafe impl<T: Ops> Sync for Registration<T> {}
 
 impl<T: LinkKind> Unregistered<T> {
@@ -271,14 +271,6 @@ impl<T: Ops> Drop for Unregistered<T> {
                 bindings::free_netdev(self.dev);
             }
         }
-    }
-}
-
-impl<T: Ops> Registration<T> {
-    /// The view of the device.
-    pub(crate) fn device(&self) -> &Device {
-        // SAFETY: registered by the type invariant.
-        unsafe { Device::from_raw(self.dev) }
     }
 }
 
