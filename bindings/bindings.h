@@ -11,11 +11,13 @@
 #include <linux/ethtool.h>
 #include <linux/if_arp.h>
 #include <linux/if_infiniband.h>
+#include <linux/capability.h>
 #include <linux/inetdevice.h>
 #include <linux/skbuff.h>
 #include <linux/rtnetlink.h>
 #include <net/addrconf.h>
 #include <net/netdev_queues.h>
+#include <net/netlink.h>
 #include <net/rtnetlink.h>
 #include <linux/workqueue.h>
 #include <linux/llist.h>
@@ -47,6 +49,13 @@ static const __u32 IPOIB_CONST_HZ = HZ;
 static const __u32 IPOIB_CONST_MAX_SKB_FRAGS = MAX_SKB_FRAGS;
 static const __u32 IPOIB_CONST_SKB_SHARED_INFO =
 	SKB_DATA_ALIGN(sizeof(struct skb_shared_info));
+static const __u32 IPOIB_CONST_IFLA_ADDRESS = IFLA_ADDRESS;
+static const __u32 IPOIB_CONST_IFLA_MTU = IFLA_MTU;
+static const __u32 IPOIB_CONST_IFLA_LINK = IFLA_LINK;
+static const __u32 IPOIB_CONST_ETHTOOL_COALESCE_RX =
+	ETHTOOL_COALESCE_RX_USECS | ETHTOOL_COALESCE_RX_MAX_FRAMES;
+static const __u32 IPOIB_CONST_NLA_U16 = NLA_U16;
+static const __u32 IPOIB_CONST_CAP_NET_ADMIN = CAP_NET_ADMIN;
 /* NET_SKB_PAD is a max() expression, which no constant initialiser may hold. */
 static const __u32 IPOIB_CONST_NET_SKB_PAD =
 	L1_CACHE_BYTES > 32 ? L1_CACHE_BYTES : 32;

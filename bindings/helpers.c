@@ -10,8 +10,10 @@
 #include <linux/workqueue.h>
 #include <linux/prefetch.h>
 #include <linux/ratelimit.h>
+#include <linux/sched/signal.h>
 #include <net/dst.h>
 #include <net/netdev_lock.h>
+#include <net/netlink.h>
 
 #include "helpers.h"
 
@@ -68,6 +70,46 @@ void ipoib_h_netdev_unlock_ops(struct net_device *dev)
 void ipoib_h_assert_rtnl(void)
 {
 	ASSERT_RTNL();
+}
+
+struct net *ipoib_h_dev_net(const struct net_device *dev)
+{
+	return dev_net(dev);
+}
+
+struct net *ipoib_h_link_net(struct rtnl_newlink_params *params)
+{
+	return rtnl_newlink_link_net(params);
+}
+
+u16 ipoib_h_nla_get_u16(const struct nlattr *nla)
+{
+	return nla_get_u16(nla);
+}
+
+u32 ipoib_h_nla_get_u32(const struct nlattr *nla)
+{
+	return nla_get_u32(nla);
+}
+
+const void *ipoib_h_nla_data(const struct nlattr *nla)
+{
+	return nla_data(nla);
+}
+
+int ipoib_h_nla_len(const struct nlattr *nla)
+{
+	return nla_len(nla);
+}
+
+size_t ipoib_h_nla_total_size(int payload)
+{
+	return nla_total_size(payload);
+}
+
+int ipoib_h_restart_syscall(void)
+{
+	return restart_syscall();
 }
 
 struct netdev_queue *ipoib_h_get_tx_queue(struct net_device *dev, unsigned int i)

@@ -9,6 +9,7 @@
 #include <linux/netdevice.h>
 #include <linux/skbuff.h>
 #include <linux/rtnetlink.h>
+#include <net/rtnetlink.h>
 
 /* net_device */
 void *ipoib_h_netdev_priv(struct net_device *dev);
@@ -22,6 +23,16 @@ bool ipoib_h_netif_carrier_ok(struct net_device *dev);
 void ipoib_h_netdev_lock_ops(struct net_device *dev);
 void ipoib_h_netdev_unlock_ops(struct net_device *dev);
 void ipoib_h_assert_rtnl(void);
+struct net *ipoib_h_dev_net(const struct net_device *dev);
+
+/* rtnetlink, sysfs */
+struct net *ipoib_h_link_net(struct rtnl_newlink_params *params);
+u16 ipoib_h_nla_get_u16(const struct nlattr *nla);
+u32 ipoib_h_nla_get_u32(const struct nlattr *nla);
+const void *ipoib_h_nla_data(const struct nlattr *nla);
+int ipoib_h_nla_len(const struct nlattr *nla);
+size_t ipoib_h_nla_total_size(int payload);
+int ipoib_h_restart_syscall(void);
 
 /* transmit queues */
 struct netdev_queue *ipoib_h_get_tx_queue(struct net_device *dev, unsigned int i);

@@ -6,7 +6,12 @@
 #include <linux/module.h>
 #include <linux/moduleparam.h>
 
+#include <net/rtnetlink.h>
+
 #include "params.h"
+
+/* Lets `ip link add ... type ipoib` load the module. */
+MODULE_ALIAS_RTNL_LINK("ipoib");
 
 int ipoib_param_send_queue_size = 128;
 module_param_named(send_queue_size, ipoib_param_send_queue_size, int, 0444);
@@ -34,3 +39,8 @@ MODULE_PARM_DESC(debug_level, "Enable debug messages if > 0");
 int ipoib_param_mcast_debug_level;
 module_param_named(mcast_debug_level, ipoib_param_mcast_debug_level, int, 0644);
 MODULE_PARM_DESC(mcast_debug_level, "Enable multicast debug messages if > 0");
+
+char *ipoib_param_link_kind = "ipoib";
+module_param_named(link_kind, ipoib_param_link_kind, charp, 0444);
+MODULE_PARM_DESC(link_kind,
+		 "Kind of link that `ip link add ... type KIND` makes children by; empty: none (default: ipoib)");

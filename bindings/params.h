@@ -13,6 +13,7 @@ extern int ipoib_param_send_queue_size;
 extern int ipoib_param_recv_queue_size;
 extern int ipoib_param_num_queues;
 extern bool ipoib_param_roce;
+extern char *ipoib_param_link_kind;
 extern int ipoib_param_debug_level;
 extern int ipoib_param_mcast_debug_level;
 

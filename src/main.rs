@@ -23,6 +23,9 @@ struct Ipoib {
     client: rdma::Registration<ipoib::client::Ipoib>,
     #[pin]
     notifier: net::notifier::Notifier,
+    /// After the devices, which carry pointers to it.
+    #[pin]
+    kind: net::link::Kind<ipoib::interface::Interface>,
     debugfs: base::debugfs::Root,
     /// Last: code of ours may be waiting in RCU callbacks (MOD-7).
     rcu: base::rcu::Drain,
@@ -37,6 +40,7 @@ impl kernel::InPlaceModule for Ipoib {
             rcu: base::rcu::Drain,
             debugfs: base::debugfs::Root::new(c"ipoib_rs")?,
             notifier <- net::notifier::Notifier::new(),
+            kind <- ipoib::netlink::kind(),
             client <- rdma::Registration::new(),
         })
     }

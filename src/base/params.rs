@@ -31,6 +31,28 @@ pub(crate) struct Params {
     pub(crate) queues: Option<u32>,
     /// Whether RoCEv2 ports get interfaces too.
     pub(crate) roce: bool,
+    /// Name of the kind of link, below [`MAX_KIND`] octets; empty: no kind is registered.
+    pub(crate) link_kind: &'static CStr,
+}
+
+/// Octets that the name of a kind of link may have (rtnetlink cuts longer ones).
+const MAX_KIND: usize = 55;
+
+/// Checks the name of the kind of link.
+fn link_kind() -> Result<&'static CStr> {
+    // SAFETY: the parameter has mode 0444, so that nothing writes it after the module loader, and its
+    // text stays until the module is gone.
+    let name = unsafe { CStr::from_char_ptr(bindings::ipoib_param_link_kind) };
+    let fits = name.to_bytes().len() <= MAX_KIND;
+    if !fits || !name.to_bytes().iter().all(u8::is_ascii_graphic) {
+        pr_err!(
+            "link_kind={} is no name: up to {} printable characters, no blanks\n",
+            name,
+            MAX_KIND
+        );
+        return Err(EINVAL);
+    }
+    Ok(name)
 }
 
 /// What [`Params::load`] found.
@@ -87,6 +109,7 @@ impl Params {
                 }
             },
             roce,
+            link_kind: link_kind()?,
         };
 
         // SAFETY: as above; the sysfs files only read, and a torn read of an aligned `int` does

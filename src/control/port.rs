@@ -147,6 +147,11 @@ impl Port {
         self.admin && self.active && self.pkey
     }
 
+    /// Whether the P_Key was there when that was last looked at.
+    pub const fn has_pkey(&self) -> bool {
+        self.pkey
+    }
+
     /// Whether the carrier is on.
     pub const fn carrier(&self) -> bool {
         self.carrier

@@ -14,14 +14,18 @@ use kernel::{
 };
 
 use super::{
-    debugfs,
-    interface::Interface,
+    child,
+    interface::{
+        Interface,
+        Place, //
+    },
     port::Port,
     queue::{
         self,
         Hardware, //
     },
     resolver::Resolver,
+    sysfs,
     worker, //
 };
 use crate::{
@@ -63,36 +67,26 @@ static NEXT_VECTOR: Atomic<u32> = Atomic::new(0);
 
 /// One port with its interface. Dropping it takes the interface away.
 ///
-/// Fields are dropped in this order: no chore may touch a device that is being unregistered.
+/// Fields are dropped in this order: no chore may touch a device that is being unregistered, and
+/// children go before their parent.
 struct Parent {
     port: Closing,
-    files: Arc<debugfs::Files>,
     _device: Registration<Interface>,
-    _last: Settling,
 }
 
-/// Ends a port's work when dropped.
+/// Ends a port's work and removes the children on it when dropped.
 struct Closing(Arc<Port>);
-
-/// Lets an interface's worker come to rest when dropped.
-struct Settling(Arc<Interface>);
-
-impl Drop for Settling {
-    fn drop(&mut self) {
-        self.0.settle();
-    }
-}
 
 impl Drop for Closing {
     fn drop(&mut self) {
         self.0.close();
+        child::remove_all(&self.0);
     }
 }
 
 /// What hears of events that concern a device's ports.
 struct Ears {
     ports: KVec<Arc<Port>>,
-    files: KVec<Arc<debugfs::Files>>,
 }
 
 /// What the client keeps per device. Fields are dropped in this order: nothing hears of events
@@ -140,17 +134,23 @@ impl Client for Ipoib {
             return Err(EOPNOTSUPP);
         }
         let mut ports = KVec::with_capacity(parents.len(), GFP_KERNEL)?;
-        let mut files = KVec::with_capacity(parents.len(), GFP_KERNEL)?;
         for parent in &parents {
             ports.push(parent.port.0.clone(), GFP_KERNEL)?;
-            files.push(parent.files.clone(), GFP_KERNEL)?;
         }
-        let ears = Arc::new(Ears { ports, files }, GFP_KERNEL)?;
+        let ears = Arc::new(Ears { ports }, GFP_KERNEL)?;
         let events = KBox::pin_init(EventRegistration::new(device, ears.clone()), GFP_KERNEL)?;
         let listening = Listening::new(ears.clone())?;
         // Whatever happened between reading the ports and now.
         for port in &ears.ports {
+            let mut last = u64::MAX;
+            while let Some((number, iface)) = port.walk(last) {
+                last = number;
+                if let Some(dev) = iface.device() {
+                    iface.show_in_debugfs(&dev);
+                }
+            }
             port.refresh();
+            port.do_chores();
         }
         Ok(PerDevice {
             _listening: listening,
@@ -176,9 +176,16 @@ fn add_port(
     let number = rdma.number();
     let port = Closing(Port::new(rdma, wq.clone())?);
     let n = queue::count(params, &device);
-    let first_vector = NEXT_VECTOR.fetch_add(n, Relaxed);
     let pkey = resolver.first_pkey(port.0.rdma())?;
-    let iface = Interface::new(*params, port.0.clone(), resolver, pkey, first_vector)?;
+    let first_vector = next_vector(n);
+    let iface = Interface::new(
+        *params,
+        port.0.clone(),
+        resolver,
+        pkey,
+        first_vector,
+        Place::Parent,
+    )?;
     let net = device.net()?;
     let netdev = Unregistered::new(c"ib%d", n, iface.clone())?;
     let (hw, queues) = Hardware::create(&iface, netdev.device(), n)?;
@@ -189,27 +196,33 @@ fn add_port(
         addr: iface.address(&seen.gid).0,
         broadcast: iface.broadcast().0,
         mtu: mtu::ipoib_mtu(seen.mtu),
-        max_mtu: mtu::CONNECTED_MAX,
         scatter: device.attrs().max_send_sge > 1,
         port: u16::try_from(number.saturating_sub(1)).unwrap_or(0),
         parent: device.parent_device(),
-        net,
+        net: Some(net),
+        queues: n,
+        files: &sysfs::PARENT,
     };
-    port.0.set_interface(iface.clone());
-    let registered = netdev.register(&config).map_err(|(e, netdev)| {
+    let listed = port.0.add(iface.clone());
+    let registered = match listed {
+        Ok(()) => netdev.register(&config),
+        Err(e) => Err((e, netdev)),
+    };
+    let registered = registered.map_err(|(e, netdev)| {
         // Registration may or may not have called `uninit`.
         iface.strip();
         drop(netdev);
         e
     })?;
-    let files = Arc::pin_init(debugfs::Files::new(&iface), GFP_KERNEL)?;
-    files.follow(registered.device());
     Ok(Parent {
         port,
-        files,
         _device: registered,
-        _last: Settling(iface),
     })
+}
+
+/// The completion vector at which an interface with `n` queues starts.
+pub(super) fn next_vector(n: u32) -> u32 {
+    NEXT_VECTOR.fetch_add(n, Relaxed)
 }
 
 impl EventHandler for Ears {
@@ -230,8 +243,12 @@ impl Listener for Ears {
     fn changed(&self, dev: &Device, change: Change) {
         match change {
             Change::Name => {
-                for files in &self.files {
-                    files.follow(dev);
+                for port in &self.ports {
+                    let mut last = u64::MAX;
+                    while let Some((number, iface)) = port.walk(last) {
+                        last = number;
+                        iface.show_in_debugfs(dev);
+                    }
                 }
             }
             // Soft-RoCE tells of no MTU change by itself. Which netdev is below a port is found

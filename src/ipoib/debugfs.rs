@@ -4,15 +4,12 @@
 
 use kernel::{
     debugfs::{
-        File,
+        self as debugfs_file,
         Writer, //
     },
-    fmt, new_mutex,
+    fmt,
     prelude::*,
-    sync::{
-        Arc,
-        Mutex, //
-    },
+    sync::Arc, //
 };
 
 use super::{
@@ -39,54 +36,39 @@ use crate::{
     },
 };
 
-/// The file of one interface, named as the interface is, with a number behind it where another
-/// namespace has an interface of that name.
-#[pin_data]
-pub(crate) struct Files {
-    iface: Arc<Interface>,
-    #[pin]
-    file: Mutex<Option<Named>>,
-}
+/// The file of one interface, while there is one. It is named as the interface is, with a number
+/// behind it where another namespace has an interface of that name.
+pub(super) type File = Option<Named>;
 
 /// A file and its name, which is free again only when the file is gone.
-struct Named {
-    _file: Pin<KBox<File<View>>>,
+pub(super) struct Named {
+    _file: Pin<KBox<debugfs_file::File<View>>>,
     _name: debugfs::Name,
 }
 
-impl Files {
-    /// No file yet.
-    pub(crate) fn new(iface: &Arc<Interface>) -> impl PinInit<Self> {
-        let iface = iface.clone();
-        pin_init!(Self {
-            iface,
-            file <- new_mutex!(None, "debugfs_files"),
-        })
-    }
-
-    /// Makes the file under the present name of `dev`, if that is our device. May sleep.
-    pub(crate) fn follow(&self, dev: &Device) {
+impl Interface {
+    /// Makes the debugfs file under the present name of `dev`, if that is our device. May sleep.
+    pub(super) fn show_in_debugfs(self: &Arc<Self>, dev: &Device) {
         let ours = self
-            .iface
             .device()
             .is_some_and(|own| core::ptr::eq::<Device>(&*own, dev));
         if !ours {
             return;
         }
         // The old one first, or the name would be taken when it is the same.
-        drop(self.file.lock().take());
-        match self.make(dev) {
-            Ok(file) => *self.file.lock() = file,
+        drop(self.file().lock().take());
+        match self.make_file(dev) {
+            Ok(file) => *self.file().lock() = file,
             Err(e) => pr_warn!("{}: no debugfs file: {:?}\n", dev.name(), e),
         }
     }
 
-    fn make(&self, dev: &Device) -> Result<Option<Named>> {
+    fn make_file(self: &Arc<Self>, dev: &Device) -> Result<File> {
         let Some(name) = debugfs::Name::take(dev.name().as_cstr())? else {
             return Ok(None);
         };
         let view = View {
-            iface: self.iface.clone(),
+            iface: self.clone(),
         };
         let file = KBox::pin_init(name.dir().read_only_file(name.as_cstr(), view), GFP_KERNEL)?;
         Ok(Some(Named {
@@ -97,7 +79,7 @@ impl Files {
 }
 
 /// What is shown.
-struct View {
+pub(super) struct View {
     iface: Arc<Interface>,
 }
 
@@ -120,6 +102,9 @@ impl Writer for View {
         writeln!(f, "pkey: {} index {}", iface.pkey(), iface.pkey_index())?;
         write_queues(f, iface)?;
         let control = iface.control.lock();
+        if control.running.is_some() && !control.port.has_pkey() {
+            writeln!(f, "P_Key not found in the port's table")?;
+        }
         match &control.running {
             None => writeln!(f, "down")?,
             Some(running) => write_running(f, running, iface.neighbours().len())?,

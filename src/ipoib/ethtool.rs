@@ -13,7 +13,10 @@ use crate::{
     base::count::Counter,
     control::reason::TxDrop,
     net::{
-        ethtool::Ethtool,
+        ethtool::{
+            Coalescing,
+            Ethtool, //
+        },
         ops::Ops, //
     },
     wire::rx::RxDrop, //
@@ -83,6 +86,31 @@ impl Ethtool for Interface {
                 f(fmt!("queue_{}_{}", i, name), counter.get());
             }
         }
+    }
+
+    fn speed(this: ArcBorrow<'_, Self>) -> Result<u32> {
+        // As last read: reading an Ethernet port takes RTNL.
+        this.port().seen().mbps.ok_or(EINVAL)
+    }
+
+    fn coalescing(this: ArcBorrow<'_, Self>) -> Coalescing {
+        this.control.lock().coalescing
+    }
+
+    fn coalesce(this: ArcBorrow<'_, Self>, wanted: Coalescing) -> Result {
+        let (Ok(frames), Ok(usecs)) = (u16::try_from(wanted.frames), u16::try_from(wanted.usecs))
+        else {
+            return Err(EINVAL);
+        };
+        let mut control = this.control.lock();
+        match control.hw.as_ref().ok_or(ENODEV)?.moderate(frames, usecs) {
+            // Hardware that cannot is none of the user's business (ETH-3).
+            Ok(()) => {}
+            Err(e) if e == EOPNOTSUPP => {}
+            Err(e) => return Err(e),
+        }
+        control.coalescing = wanted;
+        Ok(())
     }
 }
 

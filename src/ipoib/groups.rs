@@ -349,6 +349,9 @@ impl Groups {
         }
         let broadcast = self.broadcast;
         for group in listeners.iter().filter(|group| **group != broadcast) {
+            if self.left_to_others(cx, group) {
+                continue;
+            }
             if self.ensure(cx, group).is_err() {
                 cx.iface.retry(super::worker::MULTICAST);
                 continue;
@@ -369,6 +372,22 @@ impl Groups {
                 self.forget_if_idle(&group);
             }
         }
+    }
+
+    /// Whether a group that we have not joined is not ours to join: somebody else has, and that was
+    /// asked for by `umcast` (MC-20).
+    fn left_to_others(&self, cx: &Cx<'_>, group: &Gid) -> bool {
+        let others = cx.iface.umcast()
+            && self.map.get(group).is_none()
+            && cx.iface.port().rdma().group_joined(group);
+        if others && params::mcast_debug() {
+            pr_info!(
+                "{}: group {:?} is joined directly by userspace and left to it\n",
+                cx.dev.name(),
+                group
+            );
+        }
+        others
     }
 
     fn forget_if_idle(&mut self, group: &Gid) {

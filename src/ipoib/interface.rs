@@ -12,6 +12,7 @@ use kernel::{
         aref::ARef,
         atomic::{
             Atomic,
+            Full,
             Relaxed, //
         },
         rcu::Guard,
@@ -24,6 +25,8 @@ use kernel::{
 };
 
 use super::{
+    chores::Chores,
+    debugfs,
     groups::Groups,
     neigh::Neighbours,
     paths::Paths,
@@ -64,11 +67,8 @@ use crate::{
         time::Millis, //
     },
     net::{
-        device::{
-            Device,
-            Notify, //
-        },
-        rtnl::Rtnl, //
+        device::Device,
+        ethtool::Coalescing, //
     },
     rdma::Ah,
     wire::{
@@ -94,12 +94,20 @@ pub(crate) struct Ident {
     pub(crate) lmc: u8,
 }
 
-/// Chores that need RTNL, for the port's work.
-#[derive(Default)]
-struct Chores {
-    mtu: Option<u32>,
-    addr: Option<Gid>,
-    announce: bool,
+/// Which of a port's interfaces one is.
+pub(crate) enum Place {
+    /// The port's own.
+    Parent,
+    /// A further one.
+    Child(Child),
+}
+
+/// What a child knows of its origin.
+pub(crate) struct Child {
+    /// The parent's device, which therefore is freed after this interface.
+    pub(crate) lower: ARef<Device>,
+    /// Whether it was made by sysfs, which also deletes it.
+    pub(crate) by_sysfs: bool,
 }
 
 /// What an interface has while it is up. Belongs to the worker.
@@ -129,6 +137,8 @@ pub(crate) struct Control {
     pub(crate) seq: Seq,
     /// When to ask, when all nodes do. Outlasts `Running`, as what the fabric can do does.
     pub(crate) pace: Pace,
+    /// What `ethtool` last asked for.
+    pub(crate) coalescing: Coalescing,
 }
 
 /// One interface.
@@ -137,8 +147,11 @@ pub(crate) struct Interface {
     params: Params,
     port: Arc<Port>,
     resolver: Resolver,
+    place: Place,
     pkey: PKey,
     pkey_index: Atomic<u32>,
+    /// Whether groups that a user program has joined are left to it (MC-20).
+    umcast: Atomic<u32>,
     first_vector: u32,
     /// Made before the device is registered, and not changed afterwards.
     queues: SetOnce<KVec<Queue>>,
@@ -153,6 +166,9 @@ pub(crate) struct Interface {
     drops: [Counter; TxDrop::COUNT],
     #[pin]
     listeners: Mutex<KVec<Gid>>,
+    /// The debugfs file.
+    #[pin]
+    file: Mutex<debugfs::File>,
     #[pin]
     dev: SpinLock<Option<ARef<Device>>>,
     #[pin]
@@ -176,6 +192,7 @@ impl Interface {
         resolver: Resolver,
         pkey: PKey,
         first_vector: u32,
+        place: Place,
     ) -> Result<Arc<Self>> {
         let seen = port.seen();
         let neighbours = Neighbours::new()?;
@@ -186,8 +203,10 @@ impl Interface {
                 params,
                 port,
                 resolver,
+                place,
                 pkey,
                 pkey_index: Atomic::new(0),
+                umcast: Atomic::new(0),
                 first_vector,
                 queues: SetOnce::new(),
                 ident: RcuPtr::null(),
@@ -198,6 +217,7 @@ impl Interface {
                 events: Flags::new(),
                 drops: Default::default(),
                 listeners <- new_mutex!(KVec::new(), "listeners"),
+                file <- new_mutex!(None, "interface_file"),
                 dev <- new_spinlock!(None, "interface_dev"),
                 chores <- new_spinlock!(Chores::default(), "chores"),
                 control <- new_mutex!(Control {
@@ -207,6 +227,7 @@ impl Interface {
                     seen,
                     seq: Seq::new(seed),
                     pace: Pace::new(),
+                    coalescing: Coalescing::default(),
                 }, "control"),
                 wq,
                 work <- new_delayed_work!("Interface::work"),
@@ -253,6 +274,30 @@ impl Interface {
         Ok(index != before)
     }
 
+    /// Where it comes from, if this is a child.
+    pub(crate) fn child(&self) -> Option<&Child> {
+        match &self.place {
+            Place::Parent => None,
+            Place::Child(child) => Some(child),
+        }
+    }
+
+    /// Whether groups that a user program has joined are left to it. Any context.
+    pub(crate) fn umcast(&self) -> bool {
+        self.umcast.load(Relaxed) != 0
+    }
+
+    /// Sets [`Interface::umcast`], and has the groups looked at anew. Any context.
+    pub(crate) fn set_umcast(self: &Arc<Self>, on: bool) {
+        self.umcast.store(on.into(), Relaxed);
+        self.post(worker::MULTICAST);
+    }
+
+    /// Where the debugfs file is kept.
+    pub(super) fn file(&self) -> &Mutex<debugfs::File> {
+        &self.file
+    }
+
     /// The broadcast address (FMT-3).
     pub(crate) fn broadcast(&self) -> HwAddr {
         HwAddr::broadcast(self.pkey)
@@ -279,6 +324,8 @@ impl Interface {
     /// Takes the device and all verbs objects away. Nothing of the data path runs any more. May
     /// sleep; harmless when repeated.
     pub(crate) fn strip(self: &Arc<Self>) {
+        self.port.forget(self);
+        drop(self.file.lock().take());
         work::cancel_sync(self);
         let Some(dev) = self.dev.lock().take() else {
             return;
@@ -387,7 +434,12 @@ impl Interface {
 
     /// Takes over the port's MTU for receive buffers; whether those in the rings are too small.
     pub(crate) fn set_rx_limit(&self, ib_mtu: u32) -> bool {
-        self.rx_limit.xchg(ib_mtu, kernel::sync::atomic::Full) < ib_mtu
+        self.rx_limit.xchg(ib_mtu, Full) < ib_mtu
+    }
+
+    /// What is to be done under RTNL.
+    pub(super) fn chores(&self) -> &SpinLock<Chores> {
+        &self.chores
     }
 
     /// The Q_Key in force; 0 before the broadcast group is joined (QP-9).
@@ -423,11 +475,6 @@ impl Interface {
         }
     }
 
-    /// The port has been read anew. From the port's work.
-    pub(crate) fn port_changed(self: &Arc<Self>) {
-        self.post(worker::PORT);
-    }
-
     /// Carries out what the port's machine decides. Control lock held.
     pub(crate) fn port_actions(&self, dev: &Device, actions: control::port::Actions) {
         for action in actions {
@@ -435,49 +482,9 @@ impl Interface {
                 Action::CarrierOn => dev.set_carrier(true),
                 Action::CarrierOff => dev.set_carrier(false),
                 Action::SetMtu(mtu) => {
-                    self.chores.lock().mtu = Some(mtu);
-                    self.port.do_chores();
+                    self.mtu_changed(mtu);
                 }
             }
-        }
-    }
-
-    /// Our GID has changed. Control lock held.
-    pub(crate) fn address_changed(&self, gid: Gid) {
-        self.chores.lock().addr = Some(gid);
-        self.port.do_chores();
-    }
-
-    /// Has the stack tell all peers of us, since they reach us in another way from now on. Control
-    /// lock held.
-    pub(crate) fn announce(&self) {
-        self.chores.lock().announce = true;
-        self.port.do_chores();
-    }
-
-    /// Does what needs RTNL. From the port's work.
-    pub(crate) fn do_chores(&self) {
-        let Some(dev) = self.device() else {
-            return;
-        };
-        let rtnl = Rtnl::lock();
-        let chores = core::mem::take(&mut *self.chores.lock());
-        if !dev.registered(&rtnl) {
-            return;
-        }
-        if let Some(mtu) = chores.mtu {
-            if let Err(e) = dev.set_mtu(&rtnl, mtu) {
-                pr_warn!("{}: cannot set MTU {}: {:?}\n", dev.name(), mtu, e);
-            }
-        }
-        if let Some(gid) = chores.addr {
-            // Octet 4 on: peers learn the new GID from an announcement, as after a fail-over.
-            if dev.set_addr(&rtnl, 4, &gid.0).is_ok() {
-                dev.notify(&rtnl, Notify::ChangeAddr);
-                dev.notify(&rtnl, Notify::NotifyPeers);
-            }
-        } else if chores.announce {
-            dev.notify(&rtnl, Notify::NotifyPeers);
         }
     }
 }

@@ -3,8 +3,10 @@
 //! The driver: interfaces on InfiniBand and RoCE ports.
 //!
 //! - `client`: devices come and go; one [`interface::Interface`] per port.
-//! - `interface`: an interface and its network device operations.
+//! - `interface`, `ops`: an interface and its network device operations.
+//! - `child`, `netlink`, `sysfs`: further interfaces on a port, and how users make and see them.
 //! - `queue`, `rx`, `tx`: a queue pair with its completion queues, rings and NAPI.
+//! - `chores`: what is done under RTNL, from the port's work.
 //! - `worker`: the one context that changes control state, fed by events.
 //! - `paths`, `groups`, `recovery`: carry out what the machines in `control` decide.
 //! - `neigh`: what the transmit path looks up.
@@ -22,18 +24,33 @@
 //! 5. the writer lock of a group of chains in the neighbour table (BH off)
 //! 6. a neighbour's `wait` (BH off)
 //!
-//! `Interface::listeners` and `Port::interface` are mutexes below `control` that nothing else is
-//! taken under; `Port::state`, `Interface::dev`, `Interface::chores` and `Reply::answer` are leaf
-//! spinlocks.
+//! `Interface::listeners`, `Interface::file` and `Port::interfaces` are mutexes below `control` that
+//! nothing but leaf spinlocks is taken under; those are `Port::state`, `Interface::dev`,
+//! `Interface::chores` and `Reply::answer`.
+//!
+//! Handlers of sysfs files never wait for RTNL: unregistering a device waits for them with RTNL held.
+//! What they cannot do at once with a tried RTNL is left to the port's work, which takes RTNL and
+//! which nobody waits for with RTNL held.
+//!
+//! # Who lives how long
+//!
+//! A port's interface is registered and unregistered by the RDMA client. Children are loose: they are
+//! unregistered when their link is deleted, by the port's work, or before their parent. A port that is
+//! closing takes on no child (looked at under RTNL), so none is left when the parent goes. A child
+//! holds a reference to its parent's device, never the other way round; the port's list of interfaces
+//! is what finds them, and `uninit` leaves it.
 
 #![deny(unsafe_code)]
 
+pub(crate) mod child;
+mod chores;
 pub(crate) mod client;
 pub(crate) mod debugfs;
 mod ethtool;
 pub(crate) mod groups;
 pub(crate) mod interface;
 pub(crate) mod neigh;
+pub(crate) mod netlink;
 pub(crate) mod ops;
 pub(crate) mod paths;
 pub(crate) mod port;
@@ -42,6 +59,7 @@ pub(crate) mod recovery;
 pub(crate) mod resolver;
 pub(crate) mod rx;
 pub(crate) mod stats;
+mod sysfs;
 pub(crate) mod tx;
 mod walk;
 pub(crate) mod worker;

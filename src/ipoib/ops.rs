@@ -11,6 +11,7 @@ use kernel::{
 };
 
 use super::{
+    child,
     groups::Groups,
     interface::{
         Control,
@@ -42,6 +43,7 @@ use crate::{
         ops::{
             Ops,
             Stats,
+            Tables,
             HARD_HEADER, //
         },
         rtnl::Rtnl,
@@ -94,6 +96,12 @@ impl Ops for Interface {
         let present = this.find_pkey().is_ok();
         if present {
             made.recovery.start_all(&mut cx)?;
+        } else {
+            pr_warn!(
+                "{}: P_Key {:#06x} is not found\n",
+                dev.name(),
+                this.pkey().0
+            );
         }
         *running = Some(made);
         let _ = port.step(Event::PKey(present));
@@ -104,6 +112,7 @@ impl Ops for Interface {
         this.post(worker::PORT | worker::MULTICAST);
         // What was last read may be old: no event says that an interface came up.
         this.port().refresh();
+        child::follow(&this, true);
         Ok(())
     }
 
@@ -140,6 +149,25 @@ impl Ops for Interface {
         for queue in this.queues() {
             cx.hw.stop_queue(queue, dev);
         }
+        drop(guard);
+        child::follow(&this, false);
+    }
+
+    fn iflink(this: ArcBorrow<'_, Self>, dev: &Device) -> i32 {
+        match this.child() {
+            Some(child) => child.lower.ifindex(),
+            None => dev.ifindex(),
+        }
+    }
+
+    fn release(this: Arc<Self>) {
+        // Or the worker could drop the last reference, and wait for its own end.
+        this.settle();
+    }
+
+    fn tables() -> &'static Tables<Self> {
+        static TABLES: Tables<Interface> = Tables::new();
+        &TABLES
     }
 
     fn uninit(this: ArcBorrow<'_, Self>, _dev: &Device) {

@@ -36,7 +36,10 @@ use crate::{
         self,
         PortState, //
     },
-    wire::gid::Gid, //
+    wire::{
+        gid::Gid,
+        rate, //
+    }, //
 };
 
 /// What was last read of a port.
@@ -52,6 +55,8 @@ pub(crate) struct Seen {
     pub(crate) lid: u32,
     /// Number of low bits of the LID that are free for path selection; 0 on RoCE.
     pub(crate) lmc: u8,
+    /// Speed of the link in Mb/s, if it is one that is known.
+    pub(crate) mbps: Option<u32>,
 }
 
 impl Seen {
@@ -71,16 +76,24 @@ impl Seen {
             gid,
             lid: attr.lid,
             lmc: attr.lmc,
+            mbps: rate::mbps(attr.active_speed, attr.active_width),
         })
     }
 }
 
 /// The port must be read anew.
 const READ: u32 = 1 << 0;
-/// The interface has chores that need RTNL.
+/// Interfaces have chores that need RTNL.
 const CHORES: u32 = 1 << 1;
 /// No further work is taken on.
 const CLOSED: u32 = 1 << 31;
+
+/// Interfaces with numbers that grow: the port's own first, then its children.
+#[derive(Default)]
+struct List {
+    all: KVec<(u64, Arc<Interface>)>,
+    next: u64,
+}
 
 /// One port.
 #[pin_data]
@@ -89,9 +102,9 @@ pub(crate) struct Port {
     #[pin]
     state: SpinLock<Seen>,
     flags: Flags,
-    /// The interface on this port, from its creation to `close`.
+    /// The interfaces on this port, each from before its registration until it is unregistered.
     #[pin]
-    interface: Mutex<Option<Arc<Interface>>>,
+    interfaces: Mutex<List>,
     queue: Arc<OrderedQueue>,
     #[pin]
     work: DelayedWork<Port>,
@@ -112,7 +125,7 @@ impl Port {
                 rdma,
                 state <- new_spinlock!(seen, "port_state"),
                 flags: Flags::new(),
-                interface <- new_mutex!(None, "port_interface"),
+                interfaces <- new_mutex!(List::default(), "port_interfaces"),
                 queue,
                 work <- new_delayed_work!("Port::work"),
             }),
@@ -130,14 +143,64 @@ impl Port {
         *self.state.lock()
     }
 
-    /// Names the interface that hears of changes.
-    pub(crate) fn set_interface(&self, interface: Arc<Interface>) {
-        *self.interface.lock() = Some(interface);
+    /// Adds an interface to those that hear of changes. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`.
+    pub(crate) fn add(&self, interface: Arc<Interface>) -> Result {
+        let mut list = self.interfaces.lock();
+        let number = list.next;
+        list.all.push((number, interface), GFP_KERNEL)?;
+        list.next = number.saturating_add(1);
+        Ok(())
     }
 
-    /// The interface on this port. May sleep.
-    pub(crate) fn interface(&self) -> Option<Arc<Interface>> {
-        self.interface.lock().clone()
+    /// Takes an interface off the list; when this returns, nothing is posted to it from here. May
+    /// sleep; harmless when repeated.
+    pub(crate) fn forget(&self, interface: &Interface) {
+        let mut list = self.interfaces.lock();
+        let at = list
+            .all
+            .iter()
+            .position(|(_, each)| core::ptr::eq::<Interface>(&**each, interface));
+        let gone = at.and_then(|at| list.all.remove(at).ok());
+        drop(list);
+        drop(gone);
+    }
+
+    /// The first interface, the newest one first, that `wanted` says yes to; children come before
+    /// their parent. `wanted` takes no locks but spinlocks. May sleep.
+    pub(crate) fn find(
+        &self,
+        mut wanted: impl FnMut(&Interface) -> bool,
+    ) -> Option<Arc<Interface>> {
+        let list = self.interfaces.lock();
+        let mut all = list.all.iter().rev();
+        all.find(|(_, each)| wanted(each))
+            .map(|(_, each)| each.clone())
+    }
+
+    /// The interface that comes after number `last` on a walk over all, with its own number:
+    /// children first (PK-12). Starts with `u64::MAX`. May sleep.
+    pub(crate) fn walk(&self, last: u64) -> Option<(u64, Arc<Interface>)> {
+        let list = self.interfaces.lock();
+        let mut all = list.all.iter().rev();
+        all.find(|(number, _)| *number < last).cloned()
+    }
+
+    /// Posts an event to all interfaces, children first (PK-12). May sleep, but takes no RTNL.
+    pub(crate) fn post_all(&self, what: u32) {
+        // With the list locked: an interface that has left it hears of nothing any more.
+        for (_, interface) in self.interfaces.lock().all.iter().rev() {
+            interface.post(what);
+        }
+    }
+
+    /// Whether the port goes away and takes on no more interfaces. Under RTNL the answer `false`
+    /// means that whoever removes the port has yet to look for children.
+    pub(crate) fn closing(&self) -> bool {
+        self.flags.get() & CLOSED != 0
     }
 
     /// Has the port read anew soon. Process or softirq context.
@@ -145,16 +208,14 @@ impl Port {
         self.schedule(READ);
     }
 
-    /// Has the interface's chores done soon. Process or softirq context.
+    /// Has the chores of the interfaces done soon. Process or softirq context.
     pub(crate) fn do_chores(self: &Arc<Self>) {
         self.schedule(CHORES);
     }
 
-    /// Passes an event of the worker's on to the interface. May sleep, but takes no RTNL.
-    pub(crate) fn tell(self: &Arc<Self>, event: u32) {
-        if let Some(interface) = self.interface() {
-            interface.post(event);
-        }
+    /// Passes an event of the worker's on to all interfaces. May sleep, but takes no RTNL.
+    pub(crate) fn tell(&self, event: u32) {
+        self.post_all(event);
     }
 
     /// The device is dead: whatever it says, the port is not active, until it is read anew after an
@@ -170,15 +231,13 @@ impl Port {
         }
     }
 
-    /// Ends all work for the port and lets go of the interface. May sleep; not with RTNL held.
+    /// Ends all work for the port. May sleep; not with RTNL held.
     pub(crate) fn close(self: &Arc<Self>) {
         self.flags.set(CLOSED);
         work::cancel_sync(self);
         // A kick that raced with the flag may have queued the item once more. It must not be the
         // last to hold the port, nor through it the queue that it runs on.
         self.queue.flush();
-        let interface = self.interface.lock().take();
-        drop(interface);
     }
 }
 
@@ -190,9 +249,6 @@ impl WorkItem for Port {
         if todo & CLOSED != 0 {
             return;
         }
-        let Some(interface) = this.interface() else {
-            return;
-        };
         if todo & READ != 0 {
             match Seen::read(&this.rdma, this.seen().gid) {
                 Ok(seen) => *this.state.lock() = seen,
@@ -203,10 +259,14 @@ impl WorkItem for Port {
                     e
                 ),
             }
-            interface.port_changed();
+            this.post_all(worker::PORT);
         }
         if todo & CHORES != 0 {
-            interface.do_chores();
+            let mut last = u64::MAX;
+            while let Some((number, interface)) = this.walk(last) {
+                last = number;
+                interface.do_chores();
+            }
         }
     }
 }

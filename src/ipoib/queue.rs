@@ -185,17 +185,23 @@ impl CompletionHandler for Kick {
 /// Fields are dropped in this order: queue pairs before the handles that their sends may use.
 pub(crate) struct Hardware {
     pub(crate) qps: KVec<QpControl>,
+    recv_cqs: KVec<Cq>,
     pool: AhPool,
 }
 
 /// How many queues an interface gets: what is asked for, else the least of CPUs, completion
 /// vectors and [`AUTO_QUEUES`].
 pub(crate) fn count(params: &Params, device: &DeviceHandle) -> u32 {
-    params.queues.unwrap_or_else(|| {
-        crate::base::time::online_cpus()
-            .min(device.num_comp_vectors())
-            .clamp(1, AUTO_QUEUES)
-    })
+    params
+        .queues
+        .unwrap_or_else(|| most(params).min(device.num_comp_vectors()).max(1))
+}
+
+/// The most queues that [`count`] says of any device.
+pub(crate) fn most(params: &Params) -> u32 {
+    params
+        .queues
+        .unwrap_or_else(|| crate::base::time::online_cpus().clamp(1, AUTO_QUEUES))
 }
 
 impl Hardware {
@@ -214,6 +220,7 @@ impl Hardware {
         let pd = Pd::new(device).inspect_err(|e| complain(device, "protection domain", *e))?;
         let mut hw = Self {
             qps: KVec::with_capacity(n as usize, GFP_KERNEL)?,
+            recv_cqs: KVec::with_capacity(n as usize, GFP_KERNEL)?,
             pool: AhPool::new(&pd)?,
         };
         let mut queues = KVec::with_capacity(n as usize, GFP_KERNEL)?;
@@ -264,6 +271,7 @@ impl Hardware {
         let recvs = RecvQueue::new(qp.qp(), params.recv_ring as usize)?;
         let qpn = qp.qp().num();
         self.qps.push(qp, GFP_KERNEL)?;
+        self.recv_cqs.push(recv_cq, GFP_KERNEL)?;
 
         let shared = Arc::new(
             Shared {
@@ -303,6 +311,17 @@ impl Hardware {
         let index = mgid::queue_hash(group, self.qps.len() as u32);
         let qp = self.qps.get(index as usize).ok_or(EINVAL)?;
         McastAttach::new(qp.qp(), group, mlid)
+    }
+
+    /// Lets the hardware wait for `frames` frames or `usecs` microseconds before it tells of received
+    /// ones. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `EOPNOTSUPP` when it cannot.
+    pub(crate) fn moderate(&self, frames: u16, usecs: u16) -> Result {
+        let mut all = self.recv_cqs.iter();
+        all.try_for_each(|cq| cq.set_moderation(frames, usecs))
     }
 
     /// Sets the Q_Key that senders must present. May sleep.

@@ -14,7 +14,10 @@ use kernel::{
 };
 
 use super::rtnl::Rtnl;
-use crate::sys::bindings;
+use crate::{
+    base::netns::Net,
+    sys::bindings, //
+};
 
 /// Length of an InfiniBand link-layer address in octets.
 pub(crate) const ALEN: usize = bindings::INFINIBAND_ALEN as usize;
@@ -143,6 +146,47 @@ impl Device {
     pub(crate) fn store_mtu(&self, _rtnl: &Rtnl, mtu: u32) {
         // SAFETY: an aligned word; RTNL serialises writers, readers take it volatile.
         unsafe { core::ptr::addr_of_mut!((*self.as_ptr()).mtu).write_volatile(mtu) }
+    }
+
+    /// Brings the interface up or takes it down as `ip link set up` and `down` do. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// What `ndo_open` or a notifier says.
+    pub(crate) fn set_up(&self, _rtnl: &Rtnl, up: bool) -> Result {
+        let bit = bindings::net_device_flags_IFF_UP;
+        // SAFETY: RTNL is held and the device is live; the instance lock is taken by the callee.
+        to_result(unsafe {
+            let flags = (*self.as_ptr()).flags;
+            let flags = if up { flags | bit } else { flags & !bit };
+            bindings::dev_change_flags(self.as_ptr(), flags, core::ptr::null_mut())
+        })
+    }
+
+    /// The interface index, unique in the device's network namespace. Any context.
+    pub(crate) fn ifindex(&self) -> i32 {
+        // SAFETY: an aligned word of a live device.
+        unsafe { core::ptr::addr_of!((*self.as_ptr()).ifindex).read_volatile() }
+    }
+
+    /// The network namespace that the device is in, which it does not leave while RTNL is held.
+    pub(crate) fn net<'a>(&'a self, _rtnl: &'a Rtnl) -> Net<'a> {
+        // SAFETY: a live device is in a namespace, and moves need RTNL.
+        unsafe {
+            let net = bindings::ipoib_h_dev_net(self.as_ptr());
+            Net::from_raw(NonNull::new_unchecked(net))
+        }
+    }
+
+    /// How many transmit and receive queues the device was allocated with.
+    pub(crate) fn allocated_queues(&self) -> (u32, u32) {
+        // SAFETY: both are fixed when the device is allocated.
+        unsafe {
+            (
+                (*self.as_ptr()).num_tx_queues,
+                (*self.as_ptr()).num_rx_queues,
+            )
+        }
     }
 
     /// Tells the stack of a change. May sleep.

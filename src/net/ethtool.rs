@@ -5,6 +5,7 @@
 //! C header: [`include/linux/ethtool.h`](srctree/include/linux/ethtool.h)
 
 use kernel::{
+    error::from_result,
     ffi::c_int,
     prelude::*,
     sync::ArcBorrow, //
@@ -28,6 +29,33 @@ pub(crate) trait Ethtool: Ops {
     /// Calls `f` with the name (below 32 octets) and value of each counter, always the same names
     /// in the same order. RTNL held; may sleep.
     fn statistics(this: ArcBorrow<'_, Self>, f: &mut dyn FnMut(kernel::fmt::Arguments<'_>, u64));
+
+    /// Speed of the link in Mb/s; only asked while there is carrier. RTNL held; may sleep, but must
+    /// not take RTNL.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` when it is not known.
+    fn speed(this: ArcBorrow<'_, Self>) -> Result<u32>;
+
+    /// How received frames are coalesced now. RTNL held.
+    fn coalescing(this: ArcBorrow<'_, Self>) -> Coalescing;
+
+    /// Changes the coalescing of received frames. RTNL held; may sleep.
+    ///
+    /// # Errors
+    ///
+    /// What the hardware says, and `EINVAL` for values out of range.
+    fn coalesce(this: ArcBorrow<'_, Self>, wanted: Coalescing) -> Result;
+}
+
+/// What the hardware waits for before it tells of received frames; zeros: for nothing.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Coalescing {
+    /// Microseconds.
+    pub(crate) usecs: u32,
+    /// Frames.
+    pub(crate) frames: u32,
 }
 
 impl<T: Ethtool> Adapter<T> {
@@ -37,6 +65,10 @@ impl<T: Ethtool> Adapter<T> {
         get_strings: Some(Self::get_strings),
         get_ethtool_stats: Some(Self::get_stats),
         get_sset_count: Some(Self::get_sset_count),
+        get_link_ksettings: Some(Self::get_link_ksettings),
+        get_coalesce: Some(Self::get_coalesce),
+        set_coalesce: Some(Self::set_coalesce),
+        supported_coalesce_params: bindings::IPOIB_CONST_ETHTOOL_COALESCE_RX,
         ..pin_init::zeroed()
     };
 
@@ -111,6 +143,72 @@ impl<T: Ethtool> Adapter<T> {
                 at = at.add(1);
             }
         });
+    }
+
+    /// # Safety
+    ///
+    /// Called by the core, RTNL held, for a device of this adapter; `settings` is zeroed.
+    unsafe extern "C" fn get_link_ksettings(
+        dev: *mut bindings::net_device,
+        settings: *mut bindings::ethtool_link_ksettings,
+    ) -> c_int {
+        // SAFETY: the core keeps the device registered, and `settings` is the caller's.
+        let (this, carrier, base) = unsafe {
+            (
+                Self::data(dev),
+                bindings::ipoib_h_netif_carrier_ok(dev),
+                &mut (*settings).base,
+            )
+        };
+        from_result(|| {
+            if !carrier {
+                base.speed = bindings::SPEED_UNKNOWN as u32;
+                base.duplex = bindings::DUPLEX_UNKNOWN as u8;
+                return Ok(0);
+            }
+            base.speed = T::speed(this)?;
+            base.duplex = bindings::DUPLEX_FULL as u8;
+            base.phy_address = 0xff;
+            base.autoneg = bindings::AUTONEG_ENABLE as u8;
+            base.port = bindings::PORT_OTHER as u8;
+            Ok(0)
+        })
+    }
+
+    /// # Safety
+    ///
+    /// Called by the core, RTNL held, for a device of this adapter; `coalesce` is zeroed.
+    unsafe extern "C" fn get_coalesce(
+        dev: *mut bindings::net_device,
+        coalesce: *mut bindings::ethtool_coalesce,
+        _kernel: *mut bindings::kernel_ethtool_coalesce,
+        _extack: *mut bindings::netlink_ext_ack,
+    ) -> c_int {
+        // SAFETY: the core keeps the device registered, and `coalesce` is the caller's.
+        let (this, out) = unsafe { (Self::data(dev), &mut *coalesce) };
+        let now = T::coalescing(this);
+        out.rx_coalesce_usecs = now.usecs;
+        out.rx_max_coalesced_frames = now.frames;
+        0
+    }
+
+    /// # Safety
+    ///
+    /// Called by the core, RTNL held, for a device of this adapter; the core has refused what
+    /// `supported_coalesce_params` does not name.
+    unsafe extern "C" fn set_coalesce(
+        dev: *mut bindings::net_device,
+        coalesce: *mut bindings::ethtool_coalesce,
+        _kernel: *mut bindings::kernel_ethtool_coalesce,
+        _extack: *mut bindings::netlink_ext_ack,
+    ) -> c_int {
+        // SAFETY: the core keeps the device registered, and `coalesce` is the caller's.
+        let (this, wanted) = unsafe { (Self::data(dev), &*coalesce) };
+        let wanted = Coalescing {
+            usecs: wanted.rx_coalesce_usecs,
+            frames: wanted.rx_max_coalesced_frames,
+        };
+        from_result(|| T::coalesce(this, wanted).map(|()| 0))
     }
 }
 

@@ -7,6 +7,8 @@
 
 pub(crate) mod device;
 pub(crate) mod ethtool;
+pub(crate) mod extack;
+pub(crate) mod link;
 pub(crate) mod napi;
 pub(crate) mod notifier;
 pub(crate) mod ops;
@@ -14,4 +16,5 @@ pub(crate) mod registration;
 pub(crate) mod rtnl;
 pub(crate) mod rxbuf;
 pub(crate) mod skb;
+pub(crate) mod sysfs;
 pub(crate) mod txq;

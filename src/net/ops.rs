@@ -31,6 +31,7 @@ use super::{
         Device,
         ALEN, //
     },
+    ethtool::Ethtool,
     rtnl::Rtnl,
     skb::SkBuff,
     txq::TxLocked, //
@@ -90,7 +91,42 @@ pub(crate) trait Ops: Send + Sync + Sized + 'static {
 
     /// Sums of the counters. Any context that may not sleep.
     fn stats(this: ArcBorrow<'_, Self>) -> Stats;
+
+    /// The index of the device that this one lies on, or its own. Any context that may not sleep.
+    fn iflink(this: ArcBorrow<'_, Self>, dev: &Device) -> i32;
+
+    /// The device is gone, or is given up before it was registered: nothing calls any more, and no
+    /// reference to the device is left. May sleep; RTNL may be held.
+    fn release(this: Arc<Self>);
+
+    /// The tables of this driver; always the same ones, for a device is known by their address.
+    fn tables() -> &'static Tables<Self>
+    where
+        Self: Ethtool;
 }
+
+/// The tables of callbacks that the devices of a driver share.
+pub(crate) struct Tables<T> {
+    pub(super) netdev: bindings::net_device_ops,
+    pub(super) header: bindings::header_ops,
+    pub(super) ethtool: bindings::ethtool_ops,
+    _driver: PhantomData<fn() -> T>,
+}
+
+impl<T: Ethtool> Tables<T> {
+    /// The tables, for a `static`.
+    pub(crate) const fn new() -> Self {
+        Self {
+            netdev: Adapter::<T>::NETDEV_OPS,
+            header: Adapter::<T>::HEADER_OPS,
+            ethtool: Adapter::<T>::ETHTOOL_OPS,
+            _driver: PhantomData,
+        }
+    }
+}
+
+// SAFETY: tables of functions, which nobody writes.
+unsafe impl<T> Sync for Tables<T> {}
 
 /// What the private area of the device holds.
 ///
@@ -100,6 +136,8 @@ pub(crate) trait Ops: Send + Sync + Sized + 'static {
 #[repr(C)]
 pub(super) struct PrivSlot<T> {
     data: *const T,
+    /// No `Registration` owns the device: whoever deletes the link unregisters it.
+    loose: bool,
 }
 
 /// The C side of [`Ops`].
@@ -115,6 +153,7 @@ impl<T: Ops> Adapter<T> {
         ndo_set_rx_mode_async: Some(Self::set_rx_mode),
         ndo_tx_timeout: Some(Self::tx_timeout),
         ndo_get_stats64: Some(Self::get_stats64),
+        ndo_get_iflink: Some(Self::get_iflink),
         ..pin_init::zeroed()
     };
 
@@ -164,8 +203,34 @@ impl<T: Ops> Adapter<T> {
             let slot = bindings::ipoib_h_netdev_priv(dev).cast::<PrivSlot<T>>();
             let data = core::mem::replace(&mut (*slot).data, core::ptr::null());
             if !data.is_null() {
-                drop(Arc::from_raw(data));
+                T::release(Arc::from_raw(data));
             }
+        }
+    }
+
+    /// Notes that no `Registration` will own the device.
+    ///
+    /// # Safety
+    ///
+    /// `dev` is an allocated device of this adapter that is not registered.
+    pub(super) unsafe fn set_loose(dev: *mut bindings::net_device) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let slot = bindings::ipoib_h_netdev_priv(dev).cast::<PrivSlot<T>>();
+            (*slot).loose = true;
+        }
+    }
+
+    /// Whether `dev` is registered and has no owner.
+    ///
+    /// # Safety
+    ///
+    /// `dev` is a live device of this adapter, and RTNL is held.
+    pub(super) unsafe fn is_loose(dev: *mut bindings::net_device) -> bool {
+        // SAFETY: the caller's promise; the state is written under RTNL.
+        unsafe {
+            let slot = bindings::ipoib_h_netdev_priv(dev).cast::<PrivSlot<T>>();
+            (*slot).loose && (*dev).reg_state == bindings::netdev_reg_state_NETREG_REGISTERED as u8
         }
     }
 
@@ -284,6 +349,15 @@ impl<T: Ops> Adapter<T> {
 
     /// # Safety
     ///
+    /// Called by the core for a live device of this adapter.
+    unsafe extern "C" fn get_iflink(dev: *const bindings::net_device) -> c_int {
+        let dev = dev.cast_mut();
+        // SAFETY: the caller keeps the device registered.
+        unsafe { T::iflink(Self::data(dev), Device::from_raw(dev)) }
+    }
+
+    /// # Safety
+    ///
     /// Called by the stack with a valid buffer that has [`HARD_HEADER`] octets of headroom
     /// (`hard_header_len`); `daddr` is null or a link-layer address of the device's length.
     unsafe extern "C" fn create_header(
@@ -308,6 +382,15 @@ impl<T: Ops> Adapter<T> {
             at.write(header);
         }
         HARD_HEADER as c_int
+    }
+}
+
+impl<T: Ethtool> Adapter<T> {
+    /// Whether `dev` is a device of this adapter.
+    pub(super) fn owns(dev: &Device) -> bool {
+        // SAFETY: a word of a live device, fixed before registration.
+        let ops = unsafe { (*dev.as_ptr()).netdev_ops };
+        core::ptr::eq(ops, &T::tables().netdev)
     }
 }
 

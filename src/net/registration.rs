@@ -16,12 +16,17 @@ use super::{
         Device,
         ALEN, //
     },
-    ethtool::Ethtool,
+    link::{
+        Kind,
+        LinkKind, //
+    },
     ops::{
         Adapter,
         Ops,
         HARD_HEADER, //
-    }, //
+    },
+    rtnl::Rtnl,
+    sysfs::Group, //
 };
 use crate::{
     base::netns::Net,
@@ -30,6 +35,9 @@ use crate::{
 
 /// Milliseconds that a stopped transmit queue may stay so before the watchdog calls (NET-7).
 const WATCHDOG_MS: u32 = 10_000;
+/// The largest MTU that the core lets through to `change_mtu`, octets (NET-12). There is no least:
+/// that is the driver's to judge.
+const MAX_MTU: u32 = 65520;
 /// Packets in the default queueing discipline (NET-7).
 const TX_QUEUE_LEN: u32 = 1000;
 
@@ -41,25 +49,30 @@ pub(crate) struct Config<'a> {
     pub(crate) broadcast: [u8; ALEN],
     /// MTU at start, octets.
     pub(crate) mtu: u32,
-    /// Largest MTU that the core lets through to `change_mtu`, octets.
-    pub(crate) max_mtu: u32,
     /// Whether packets may come in several pieces.
     pub(crate) scatter: bool,
     /// Port number counted from 0, for udev's names.
     pub(crate) port: u16,
     /// The device that the interface hangs below in sysfs.
     pub(crate) parent: Option<&'a device::Device>,
-    /// The network namespace to appear in.
-    pub(crate) net: Net<'a>,
+    /// The network namespace to appear in; `None` leaves it as it is.
+    pub(crate) net: Option<Net<'a>>,
+    /// How many of the allocated transmit and receive queues are in use, at least 1.
+    pub(crate) queues: u32,
+    /// Files of the driver in the device's sysfs folder.
+    pub(crate) files: &'static Group,
 }
 
 /// An allocated device that is not registered. Dropping it frees it.
 ///
 /// # Invariants
 ///
-/// `dev` is allocated, not registered, holds the driver's data, and is ours to free.
+/// `dev` is allocated, not registered, holds the driver's data, and is ours to free unless it is
+/// `adopted`.
 pub(crate) struct Unregistered<T: Ops> {
     dev: *mut bindings::net_device,
+    /// Somebody else frees the memory.
+    adopted: bool,
     _data: PhantomData<T>,
 }
 
@@ -75,10 +88,10 @@ pub(crate) struct Registration<T: Ops> {
 
 // SAFETY: a device may be unregistered by any thread.
 unsafe impl<T: Ops> Send for Registration<T> {}
-// SAFETY: `&Registration` only gives out the `Sync` view.
+// SAFETY: no method on `&self`.
 unsafe impl<T: Ops> Sync for Registration<T> {}
 
-impl<T: Ethtool> Unregistered<T> {
+impl<T: LinkKind> Unregistered<T> {
     /// Allocates a device named by `name` (with a `%d` for the number) with `queues` transmit and
     /// receive queues, and gives it `data`. May sleep.
     ///
@@ -100,17 +113,32 @@ impl<T: Ethtool> Unregistered<T> {
         if dev.is_null() {
             return Err(ENOMEM);
         }
+        // SAFETY: a new device with a zeroed private area of the right size.
+        let mut new = unsafe { Self::adopt(dev, data) };
+        // INVARIANT: allocated above and known to nobody else.
+        new.adopted = false;
+        Ok(new)
+    }
+
+    /// Gives `data` to a device that somebody else has allocated, and frees if it is not registered.
+    ///
+    /// # Safety
+    ///
+    /// `dev` was allocated with [`Adapter::PRIV_SIZE`] and [`Self::setup`], is not registered, its
+    /// private area is zeroed and not in use, and it outlives the result.
+    pub(super) unsafe fn adopt(dev: *mut bindings::net_device, data: Arc<T>) -> Self {
         // Completions come one by one where the hardware moderates nothing, and GRO would end with
         // each of them: let it go on for 20 us. NAPI instances copy this when they are added.
         // SAFETY: a new device that is not registered.
         unsafe { bindings::netdev_sw_irq_coalesce_default_on(dev) };
-        // SAFETY: a new device with a zeroed private area of the right size.
+        // SAFETY: the caller's promise.
         unsafe { Adapter::<T>::install(dev, data) };
-        // INVARIANT: allocated above and known to nobody else.
-        Ok(Self {
+        // INVARIANT: the caller's promise.
+        Self {
             dev,
+            adopted: true,
             _data: PhantomData,
-        })
+        }
     }
 
     /// The view of the device.
@@ -122,7 +150,8 @@ impl<T: Ethtool> Unregistered<T> {
     /// # Safety
     ///
     /// Called by `alloc_netdev_mqs` for a new device.
-    unsafe extern "C" fn setup(dev: *mut bindings::net_device) {
+    pub(super) unsafe extern "C" fn setup(dev: *mut bindings::net_device) {
+        let tables = T::tables();
         // SAFETY: a new device that nobody else knows.
         let dev = unsafe { &mut *dev };
         dev.type_ = bindings::ARPHRD_INFINIBAND as u16;
@@ -132,9 +161,10 @@ impl<T: Ethtool> Unregistered<T> {
             bindings::net_device_flags_IFF_BROADCAST | bindings::net_device_flags_IFF_MULTICAST;
         dev.tx_queue_len = TX_QUEUE_LEN;
         dev.watchdog_timeo = (WATCHDOG_MS / 1000 * bindings::IPOIB_CONST_HZ) as i32;
-        dev.netdev_ops = &Adapter::<T>::NETDEV_OPS;
-        dev.header_ops = &Adapter::<T>::HEADER_OPS;
-        dev.ethtool_ops = &Adapter::<T>::ETHTOOL_OPS;
+        dev.max_mtu = MAX_MTU;
+        dev.netdev_ops = &tables.netdev;
+        dev.header_ops = &tables.header;
+        dev.ethtool_ops = &tables.ethtool;
         dev.needs_free_netdev = true;
         dev.priv_destructor = Some(Adapter::<T>::priv_destructor);
     }
@@ -149,33 +179,7 @@ impl<T: Ethtool> Unregistered<T> {
         self,
         config: &Config<'_>,
     ) -> core::result::Result<Registration<T>, (Error, Self)> {
-        // SAFETY: not registered, so nobody else reads or writes these fields yet.
-        unsafe {
-            let dev = &mut *self.dev;
-            dev.mtu = config.mtu;
-            dev.max_mtu = config.max_mtu;
-            dev.min_mtu = 0;
-            dev.features = bindings::IPOIB_CONST_NETIF_F_VLAN_CHALLENGED
-                | bindings::IPOIB_CONST_NETIF_F_HIGHDMA;
-            if config.scatter {
-                dev.features |= bindings::IPOIB_CONST_NETIF_F_SG;
-            }
-            for (to, from) in dev.broadcast.iter_mut().zip(config.broadcast) {
-                *to = from;
-            }
-            dev.dev_port = config.port;
-            dev.dev_id = config.port;
-            bindings::ipoib_h_keep_dst(self.dev);
-            bindings::ipoib_h_dev_net_set(self.dev, config.net.as_ptr());
-            bindings::dev_addr_mod(self.dev, 0, config.addr.as_ptr().cast(), ALEN);
-            if let Some(parent) = config.parent {
-                // CAST: `Device` is a transparent wrapper of `struct device`.
-                let parent = core::ptr::from_ref(parent).cast_mut().cast();
-                bindings::ipoib_h_set_netdev_dev(self.dev, parent);
-            }
-        }
-        // Carrier is the driver's to give: without this the stack would think it on.
-        self.device().set_carrier(false);
+        self.fill(config);
         // SAFETY: fully set up; takes RTNL by itself.
         if let Err(e) = to_result(unsafe { bindings::register_netdev(self.dev) }) {
             return Err((e, self));
@@ -187,6 +191,74 @@ impl<T: Ethtool> Unregistered<T> {
             _data: PhantomData,
         })
     }
+
+    /// Registers the device as one without an owner: it is unregistered when its link is deleted,
+    /// or by [`unregister`](super::link::unregister). May sleep.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::register`].
+    pub(crate) fn register_loose(
+        self,
+        config: &Config<'_>,
+        _rtnl: &Rtnl,
+    ) -> core::result::Result<(), (Error, Self)> {
+        self.fill(config);
+        // SAFETY: not registered yet, fully set up, and RTNL is held.
+        let registered = unsafe {
+            Adapter::<T>::set_loose(self.dev);
+            to_result(bindings::register_netdevice(self.dev))
+        };
+        if let Err(e) = registered {
+            return Err((e, self));
+        }
+        core::mem::forget(self);
+        Ok(())
+    }
+
+    /// Fills in what registration needs.
+    fn fill(&self, config: &Config<'_>) {
+        // SAFETY: not registered, so nobody else reads or writes these fields yet.
+        unsafe {
+            let dev = &mut *self.dev;
+            dev.mtu = config.mtu;
+            dev.features = bindings::IPOIB_CONST_NETIF_F_VLAN_CHALLENGED
+                | bindings::IPOIB_CONST_NETIF_F_HIGHDMA;
+            if config.scatter {
+                dev.features |= bindings::IPOIB_CONST_NETIF_F_SG;
+            }
+            for (to, from) in dev.broadcast.iter_mut().zip(config.broadcast) {
+                *to = from;
+            }
+            dev.dev_port = config.port;
+            dev.dev_id = config.port;
+            bindings::ipoib_h_keep_dst(self.dev);
+            if let Some(net) = config.net {
+                bindings::ipoib_h_dev_net_set(self.dev, net.as_ptr());
+            }
+            let ops = Kind::<T>::ops();
+            if dev.rtnl_link_ops.is_null() && !ops.is_null() {
+                dev.rtnl_link_ops = ops;
+            }
+            if let Some(group) = dev.sysfs_groups.first_mut() {
+                *group = config.files.as_ptr();
+            }
+            bindings::dev_addr_mod(self.dev, 0, config.addr.as_ptr().cast(), ALEN);
+            // Neither can fail: no more than there are, and before registration nothing is resized.
+            let queues = config
+                .queues
+                .clamp(1, dev.num_tx_queues.min(dev.num_rx_queues));
+            bindings::netif_set_real_num_tx_queues(self.dev, queues);
+            bindings::netif_set_real_num_rx_queues(self.dev, queues);
+            if let Some(parent) = config.parent {
+                // CAST: `Device` is a transparent wrapper of `struct device`.
+                let parent = core::ptr::from_ref(parent).cast_mut().cast();
+                bindings::ipoib_h_set_netdev_dev(self.dev, parent);
+            }
+        }
+        // Carrier is the driver's to give: without this the stack would think it on.
+        self.device().set_carrier(false);
+    }
 }
 
 impl<T: Ops> Drop for Unregistered<T> {
@@ -195,16 +267,10 @@ impl<T: Ops> Drop for Unregistered<T> {
         // have run the destructor already, which is harmless to repeat.
         unsafe {
             Adapter::<T>::priv_destructor(self.dev);
-            bindings::free_netdev(self.dev);
+            if !self.adopted {
+                bindings::free_netdev(self.dev);
+            }
         }
-    }
-}
-
-impl<T: Ops> Registration<T> {
-    /// The view of the device.
-    pub(crate) fn device(&self) -> &Device {
-        // SAFETY: registered by the type invariant.
-        unsafe { Device::from_raw(self.dev) }
     }
 }
 

@@ -6,6 +6,8 @@
 
 use core::marker::PhantomData;
 
+use kernel::prelude::*;
+
 use crate::sys::bindings;
 
 /// Proof that this thread holds RTNL.
@@ -25,6 +27,18 @@ impl Rtnl {
             owned: true,
             _not_send: PhantomData,
         }
+    }
+
+    /// Takes RTNL unless somebody has it. For handlers of sysfs files, which the unregistration of
+    /// the device waits for with RTNL held: on `None` they return [`restart_syscall`]. May sleep.
+    pub(crate) fn try_lock() -> Option<Self> {
+        // SAFETY: process context by this function's contract; no other precondition.
+        let locked = unsafe { bindings::rtnl_trylock() } != 0;
+        // Not `then_some`: the token that it makes in any case would give back what is not ours.
+        locked.then(|| Self {
+            owned: true,
+            _not_send: PhantomData,
+        })
     }
 
     /// A token for code that the kernel calls with RTNL held.
@@ -47,4 +61,17 @@ impl Drop for Rtnl {
             unsafe { bindings::rtnl_unlock() }
         }
     }
+}
+
+/// Has the system call that runs now start over; its handler returns what this returns. Process
+/// context.
+pub(crate) fn restart_syscall() -> Error {
+    // SAFETY: only marks the current task.
+    Error::from_errno(unsafe { bindings::ipoib_h_restart_syscall() })
+}
+
+/// Whether the current task may administer networks, in the initial user namespace.
+pub(crate) fn may_administer() -> bool {
+    // SAFETY: reads the current task's credentials.
+    unsafe { bindings::capable(bindings::IPOIB_CONST_CAP_NET_ADMIN as i32) }
 }

@@ -204,6 +204,18 @@ impl Port {
         Ok(index)
     }
 
+    /// Whether somebody on this host has joined `group` on this port through the subnet
+    /// administrator, us included. `false` on ports without one. Does not sleep.
+    pub(crate) fn group_joined(&self, group: &Gid) -> bool {
+        let mut mgid = sys::ib_gid { raw: group.0 };
+        let mut record = sys::ib_sa_mcmember_rec::default();
+        // SAFETY: The device is valid, both are writable.
+        let found = unsafe {
+            sys::ib_sa_get_mcmember_rec(self.device.as_ptr(), self.number, &mut mgid, &mut record)
+        };
+        found == 0
+    }
+
     /// The network device beneath an Ethernet port, if there is one now. May sleep.
     ///
     /// Holding the answer blocks the unregistration of that network device: drop it soon.

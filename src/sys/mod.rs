@@ -24,12 +24,16 @@ pub(crate) mod bindings {
     pub(crate) use kernel::bindings::{
         attribute,
         attribute_group,
+        attribute_group__bindgen_ty_2,
         callback_head,
         completion,
         cred,
         delayed_work,
         dentry,
         device,
+        device_attribute,
+        device_attribute__bindgen_ty_1,
+        device_attribute__bindgen_ty_2,
         file,
         inode,
         kobject,
@@ -65,4 +69,6 @@ pub(crate) mod bindings {
 const _: () = {
     // Both views of the types that cross between the crates' bindings uncast must agree.
     assert!(size_of::<bindings::notifier_block>() == size_of::<kernel::bindings::notifier_block>());
+    // A pointer to one serves as a pointer to the other in lists of attributes.
+    assert!(core::mem::offset_of!(bindings::device_attribute, attr) == 0);
 };

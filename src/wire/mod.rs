@@ -22,6 +22,7 @@ pub mod mgid;
 pub mod mtu;
 pub mod pkey;
 pub mod qpn;
+pub mod rate;
 pub mod rx;
 
 /// Copies `N` octets that start at `offset` out of `bytes`; `None` when they are not all there.

@@ -205,7 +205,8 @@ impl Resolver {
     pub(crate) fn find_pkey(&self, port: &rdma::Port, pkey: PKey) -> Result<u16> {
         match self {
             // There are no partitions: the one key is at the one index.
-            Self::Roce => Ok(0),
+            Self::Roce if pkey == PKey::DEFAULT => Ok(0),
+            Self::Roce => Err(ENOENT),
             Self::Ib(_) if !pkey.is_valid() => Err(ENOENT),
             Self::Ib(_) => port.find_pkey(pkey),
         }
