@@ -196,8 +196,10 @@ def test_tcp(way, family):
     src, dst = way
     if skip_v6_below_minimum(src, family):
         return
-    r = net.Iperf(src, dst, "-n", 16 * MB, family=family)
-    assert r.received >= 16 * MB - MB
+    with net.FlowServer(dst) as server:
+        assert server.run(src, flows=1, octets=8 * MB, family=family) == "1 flows ok"
+    # iperf3's receiver leaves unread what its socket holds when the sender says that it is done.
+    assert net.Iperf(src, dst, "-n", 8 * MB, family=family).received > 0
 
 
 @both_families
