@@ -17,10 +17,16 @@ LOC_LEN_ERR, LOC_QP_OP_ERR, FLUSH_ERR, RETRY_EXC, RNR_EXC = 1, 2, 5, 12, 13
 FAR_PORT = 65
 
 
+def write(path, text):
+    """One write: buffered files write again what failed, when they are closed."""
+    with open(path, "wb", buffering=0) as f:
+        f.write(text.encode())
+
+
 def ctl(*commands):
     """Runs commands; an error of the module is an OSError here."""
     for c in commands:
-        (DEBUG / "ctl").write_text(c)
+        write(DEBUG / "ctl", c)
 
 
 def value(text):
@@ -29,14 +35,19 @@ def value(text):
     return text
 
 
-def lines(name, first=None):
+def read_lines(path, first=None):
     """Lines of "key=value ..." of a file as dictionaries; with `first`, those that begin with that key."""
     found = []
-    for line in (DEBUG / name).read_text().splitlines():
+    for line in path.read_text().splitlines():
         fields = dict(w.partition("=")[::2] for w in line.split())
         if first is None or next(iter(fields)) == first:
             found.append({k: value(v) for k, v in fields.items()})
     return found
+
+
+def lines(name, first=None):
+    """Lines of one of the module's files, see read_lines()."""
+    return read_lines(DEBUG / name, first)
 
 
 def port(name):

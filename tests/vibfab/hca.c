@@ -441,4 +441,6 @@ void vib_hca_remove(struct vib_hca *hca)
 	/* What was leaked still points here: keep it rather than crash. */
 	if (!leak)
 		vib_hca_free(hca);
+	else
+		vib_fab.lost[hca->index] = true;
 }
