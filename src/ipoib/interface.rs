@@ -95,7 +95,8 @@ pub(crate) struct Ident {
 /// Chores that need RTNL, for the port's work.
 #[derive(Default)]
 struct Chores {
-    mtu: Option<u32>,
+    /// Tell the stack the MTU in force.
+    mtu: bool,
     addr: Option<Gid>,
 }
 
@@ -122,6 +123,8 @@ pub(crate) struct Control {
     pub(crate) seq: Seq,
     /// When to ask, when all nodes do. Outlasts `Running`, as what the fabric can do does.
     pub(crate) pace: Pace,
+    /// The stack is being told an MTU (RTNL held): it asks for it in our own name, not in the administrator's.
+    pub(crate) own_mtu: bool,
 }
 
 /// One interface.
@@ -200,6 +203,7 @@ impl Interface {
                     seen,
                     seq: Seq::new(seed),
                     pace: Pace::new(),
+                    own_mtu: false,
                 }, "control"),
                 wq,
                 work <- new_delayed_work!("Interface::work"),
@@ -427,8 +431,8 @@ impl Interface {
             match action {
                 Action::CarrierOn => dev.set_carrier(true),
                 Action::CarrierOff => dev.set_carrier(false),
-                Action::SetMtu(mtu) => {
-                    self.chores.lock().mtu = Some(mtu);
+                Action::SetMtu(_) => {
+                    self.chores.lock().mtu = true;
                     self.port.do_chores();
                 }
             }
@@ -451,10 +455,8 @@ impl Interface {
         if !dev.registered(&rtnl) {
             return;
         }
-        if let Some(mtu) = chores.mtu {
-            if let Err(e) = dev.set_mtu(&rtnl, mtu) {
-                pr_warn!("{}: cannot set MTU {}: {:?}\n", dev.name(), mtu, e);
-            }
+        if chores.mtu {
+            self.tell_mtu(&dev, &rtnl);
         }
         if let Some(gid) = chores.addr {
             // Octet 4 on: peers learn the new GID from an announcement, as after a fail-over.
@@ -462,6 +464,19 @@ impl Interface {
                 dev.notify(&rtnl, Notify::ChangeAddr);
                 dev.notify(&rtnl, Notify::NotifyPeers);
             }
+        }
+    }
+    /// Tells the stack the MTU in force. The administrator may have changed it since this was found necessary.
+    fn tell_mtu(&self, dev: &Device, rtnl: &Rtnl) {
+        let mtu = {
+            let mut control = self.control.lock();
+            control.own_mtu = true;
+            control.port.effective()
+        };
+        let told = dev.set_mtu(rtnl, mtu);
+        self.control.lock().own_mtu = false;
+        if let Err(e) = told {
+            pr_warn!("{}: cannot set MTU {}: {:?}\n", dev.name(), mtu, e);
         }
     }
 }

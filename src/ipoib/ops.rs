@@ -162,6 +162,11 @@ impl Ops for Interface {
 
     fn change_mtu(this: ArcBorrow<'_, Self>, dev: &Device, rtnl: &Rtnl, mtu: u32) -> Result {
         let mut control = this.control.lock();
+        if control.own_mtu {
+            // Also when the stack goes back to the former one because somebody objects.
+            dev.store_mtu(rtnl, mtu);
+            return Ok(());
+        }
         match control.port.request_mtu(mtu) {
             Ok(effective) => {
                 dev.store_mtu(rtnl, effective);

@@ -95,6 +95,7 @@ impl WorkItem for Interface {
             seen,
             seq,
             pace,
+            ..
         } = &mut *guard;
         let events = this.events.take();
         let (Some(hw), Some(dev)) = (hw.as_mut(), this.device()) else {
