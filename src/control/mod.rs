@@ -27,6 +27,7 @@ pub mod actions;
 pub mod admission;
 pub mod ageing;
 pub mod backoff;
+pub mod health;
 pub mod join;
 pub mod path;
 pub mod pending;

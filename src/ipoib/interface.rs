@@ -330,13 +330,14 @@ impl Interface {
         self.wq.kick(self.clone());
     }
 
-    /// Notes an event that the worker looks into a little later. Any context.
-    pub(crate) fn retry(self: &Arc<Self>, what: u32) {
+    /// Notes an event for the worker's next run, which comes within a tenth of a second.
+    /// From the present run only.
+    pub(crate) fn retry(&self, what: u32) {
         self.events.set(what);
-        self.run_in(100);
     }
 
-    /// Has the worker run within `ms` milliseconds, unless something sooner is pending.
+    /// Has the worker run in `ms` milliseconds, or earlier if something is posted. At the end of a run only: what
+    /// is pending already is not brought forward.
     pub(crate) fn run_in(self: &Arc<Self>, ms: u64) {
         self.wq.run_in(self.clone(), ms);
     }
@@ -348,10 +349,10 @@ impl Interface {
         self.wq.flush();
     }
 
-    /// Counts packets that were dropped while they waited. Control lock held.
+    /// Counts packets that were dropped while they waited, or before they had a queue. Any context.
     pub(crate) fn count_drops(&self, reason: TxDrop, packets: usize) {
         if let Some(counter) = self.drops.get(reason.index()) {
-            counter.add(packets as u64);
+            counter.add_shared(packets as u64);
         }
     }
 

@@ -30,6 +30,7 @@ use crate::{
     base::time,
     control::{
         ageing::Ageing,
+        health::Concern,
         port::Event,
         reason::TxDrop,
         time::Millis, //
@@ -135,9 +136,7 @@ impl Ops for Interface {
         worker::shut_down(&mut cx, &mut running);
         drop(running);
         drop(this.ident.swap(None));
-        for queue in this.queues() {
-            cx.hw.stop_queue(queue, dev);
-        }
+        cx.hw.stop_queues(this.queues(), dev);
     }
 
     fn uninit(this: ArcBorrow<'_, Self>, _dev: &Device) {
@@ -146,8 +145,9 @@ impl Ops for Interface {
 
     #[inline]
     fn transmit(this: ArcBorrow<'_, Self>, _dev: &Device, skb: SkBuff, lock: &mut TxLocked<'_>) {
-        if let Some(queue) = this.queue(skb.queue_mapping().into()) {
-            tx::transmit(this, queue, skb, lock);
+        match this.queue(skb.queue_mapping().into()) {
+            Some(queue) => tx::transmit(this, queue, skb, lock),
+            None => this.count_drops(TxDrop::NotReady, 1),
         }
     }
 
@@ -211,7 +211,7 @@ impl Ops for Interface {
         if let Some(queue) = this.queue(queue as usize) {
             // A lost event costs no reset: if this poll finds completions, the queue runs again.
             queue.napi.schedule();
-            queue.shared.stalled(&this);
+            queue.shared.note(&this, Concern::Stalled);
         }
     }
 

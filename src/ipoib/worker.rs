@@ -56,6 +56,8 @@ pub(crate) const REREGISTER: u32 = 1 << 5;
 /// A join has been answered, or a membership lost.
 pub(crate) const JOINED: u32 = 1 << 6;
 
+/// When what could not be done for want of memory is tried again.
+const RETRY: Millis = Millis(100);
 /// The span over which groups and paths of one node spread their requests after a reregister.
 const SPREAD: Millis = Millis(100);
 
@@ -150,7 +152,9 @@ impl WorkItem for Interface {
             Millis::earliest(running.recovery.deadline(), Some(running.next_ageing)),
         );
         let deadline = Millis::earliest(deadline, cx.pace.deadline());
-        if let Some(at) = deadline {
+        // Left by this run for later; what was posted meanwhile has the worker run at once.
+        let retry = (this.events.get() != 0).then(|| cx.now.saturating_add(RETRY));
+        if let Some(at) = Millis::earliest(deadline, retry) {
             let ms = at.saturating_sub(Millis(time::now_ms())).0.max(1);
             this.run_in(ms);
         }
@@ -258,8 +262,7 @@ fn take_wanted(cx: &mut Cx<'_>, running: &mut Running) {
     if lost {
         // The marks are gone with the failed push: look at everything again, later.
         cx.iface.neighbours().mark_waiting();
-        cx.iface.events.set(NEIGHBOURS);
-        cx.iface.run_in(100);
+        cx.iface.retry(NEIGHBOURS);
     }
     for addr in wanted {
         if addr.is_multicast() {
