@@ -7,7 +7,7 @@ use kernel::sync::atomic::{
     Relaxed, //
 };
 
-/// A 64-bit counter with one writer at a time and any number of readers.
+/// A 64-bit counter with one writer at a time, or only such as use `add_shared`, and any number of readers.
 ///
 /// `add` is a plain load and store: two concurrent writers would lose counts, nothing worse. Every
 /// user names the lock or the serialisation (NAPI, transmit queue lock) that makes it the only one.
@@ -23,6 +23,11 @@ impl Counter {
     #[inline]
     pub(crate) fn add(&self, n: u64) {
         self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
+    }
+
+    /// Adds `n` atomically, for a counter of which every writer does so. Any context.
+    pub(crate) fn add_shared(&self, n: u64) {
+        self.0.fetch_add(n, Relaxed);
     }
 
     /// The present value. Any context.

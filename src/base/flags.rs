@@ -41,7 +41,9 @@ impl Flags {
         self.0.load(Relaxed)
     }
 
-    fn update(&self, f: impl Fn(u32) -> u32) -> u32 {
+    /// Replaces the bits by what `f` makes of them; returns the bits before. `f` may be called more than once. Fully
+    /// ordered, also when nothing changes.
+    pub(crate) fn update(&self, f: impl Fn(u32) -> u32) -> u32 {
         let mut old = self.0.load(Relaxed);
         loop {
             match self.0.cmpxchg(old, f(old), Full) {

@@ -31,7 +31,8 @@ pub enum Event {
 /// What to do, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Set the interface's MTU (octets), which comes back as [`Port::request_mtu`].
+    /// Set the interface's MTU (octets). If that is done later, [`Port::effective`] says what it is by then. It is
+    /// no request of the administrator's: it must not come back as [`Port::request_mtu`].
     SetMtu(u32),
     /// Report the carrier as present.
     CarrierOn,
@@ -54,8 +55,9 @@ pub struct Port {
     limit: u32,
     /// What the broadcast group allows, as an IP MTU.
     group: u32,
-    /// What the administrator last asked for.
-    wanted: u32,
+    /// What the administrator last asked for, unless that was all that group or port allowed: such an MTU
+    /// follows them (NET-20).
+    wanted: Option<u32>,
     /// What the interface was last told.
     current: u32,
 }
@@ -73,7 +75,7 @@ impl Port {
             carrier: false,
             limit: ib_limit,
             group: all,
-            wanted: all,
+            wanted: None,
             current: all,
         }
     }
@@ -88,15 +90,9 @@ impl Port {
             Event::BroadcastLost => self.joined = false,
             Event::BroadcastJoined { ib_mtu } => {
                 self.joined = true;
-                self.group_mtu(mtu::ipoib_mtu(ib_mtu));
+                self.group = mtu::ipoib_mtu(ib_mtu);
             }
-            Event::Limit { ib_mtu } => {
-                // An MTU that was the port's own follows it.
-                if self.wanted == mtu::ipoib_mtu(self.limit) {
-                    self.wanted = mtu::ipoib_mtu(ib_mtu);
-                }
-                self.limit = ib_mtu;
-            }
+            Event::Limit { ib_mtu } => self.limit = ib_mtu,
         }
         let effective = self.effective();
         if effective != self.current {
@@ -115,26 +111,20 @@ impl Port {
         out
     }
 
-    /// A wanted MTU that equals the group's follows the group; another one stays (NET-20).
-    fn group_mtu(&mut self, group: u32) {
-        if self.wanted == self.group {
-            self.wanted = group;
-        }
-        self.group = group;
-    }
-
-    /// The administrator, or `SetMtu` by way of the stack, asks for an MTU. Answers with the one to put in
-    /// force, which may be smaller, or with the bound that was broken (NET-18).
+    /// The administrator asks for an MTU. Answers with the one to put in force, which may be smaller, or with the
+    /// bound that was broken (NET-18).
     pub fn request_mtu(&mut self, requested: u32) -> Result<u32, MtuError> {
         mtu::check(requested, self.limit)?;
-        self.wanted = requested;
+        let all = requested == self.group || requested == mtu::ipoib_mtu(self.limit);
+        self.wanted = if all { None } else { Some(requested) };
         self.current = self.effective();
         Ok(self.current)
     }
 
     /// The MTU in force: the least of what the administrator, the broadcast group and the port allow.
     pub fn effective(&self) -> u32 {
-        self.wanted.min(self.group).min(mtu::ipoib_mtu(self.limit))
+        let allowed = self.group.min(mtu::ipoib_mtu(self.limit));
+        self.wanted.map_or(allowed, |wanted| wanted.min(allowed))
     }
 
     /// The largest datagram payload of the broadcast group as an IP MTU: the bound for every multicast send.

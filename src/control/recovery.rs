@@ -86,6 +86,89 @@ pub enum Action {
     ArmTimer(Millis),
 }
 
+/// What state the queue pair is in, as far as the recovery cares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueuePair {
+    /// RTS.
+    Ready,
+    /// SQE.
+    SendError,
+    /// ERR.
+    Error,
+    /// Unreadable, or in a state in which it has no business.
+    Astray,
+}
+
+/// What a look at a queue that complained has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The queue pair's state.
+    pub queue_pair: QueuePair,
+    /// A post has failed, so that the send ring takes nothing until it is reset.
+    pub broken: bool,
+    /// The device has reported a failure that does not show in the state.
+    pub fatal: bool,
+}
+
+impl Finding {
+    /// What to feed the machine; nothing if all is well.
+    pub const fn event(self) -> Option<Event> {
+        if self.fatal {
+            return Some(Event::Error);
+        }
+        match self.queue_pair {
+            QueuePair::Error => Some(Event::Error),
+            QueuePair::Astray => Some(Event::Stalled),
+            // Leaving SQE does not mend the ring.
+            _ if self.broken => Some(Event::Stalled),
+            QueuePair::SendError => Some(Event::SendError),
+            QueuePair::Ready => None,
+        }
+    }
+}
+
+/// What [`Action::RestoreSend`] came to: `done` says whether the transition succeeded, `broken` whether a post failed
+/// before, which the transition does not mend.
+pub const fn restored(done: bool, broken: bool) -> Event {
+    if done && !broken {
+        Event::Restored
+    } else {
+        Event::RestoreFailed
+    }
+}
+
+/// When receive slots that stayed empty for want of memory are tried again.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Refill {
+    at: Option<Millis>,
+}
+
+impl Refill {
+    /// How long to wait for memory.
+    pub const INTERVAL: Millis = Millis(100);
+
+    /// A queue is short of receives. A second report does not put the try off.
+    pub fn starving(&mut self, now: Millis) {
+        if self.at.is_none() {
+            self.at = Some(now.saturating_add(Self::INTERVAL));
+        }
+    }
+
+    /// Whether it is time to try; only once for each time.
+    pub fn due(&mut self, now: Millis) -> bool {
+        let due = self.at.is_some_and(|at| at.reached(now));
+        if due {
+            self.at = None;
+        }
+        due
+    }
+
+    /// When it is time to try.
+    pub const fn deadline(&self) -> Option<Millis> {
+        self.at
+    }
+}
+
 /// The actions of one step.
 pub type Actions = actions::Actions<Action, 4>;
 

@@ -21,7 +21,8 @@ use crate::{
 /// Chores that need RTNL, for the port's work.
 #[derive(Default)]
 pub(super) struct Chores {
-    mtu: Option<u32>,
+    /// Tell the stack the MTU in force.
+    mtu: bool,
     addr: Option<Gid>,
     /// Have the stack tell all peers of us.
     announce: bool,
@@ -34,11 +35,7 @@ pub(super) struct Chores {
 impl Chores {
     /// Whether there is nothing to do.
     fn none(&self) -> bool {
-        self.mtu.is_none()
-            && self.addr.is_none()
-            && !self.announce
-            && self.up.is_none()
-            && !self.delete
+        !self.mtu && self.addr.is_none() && !self.announce && self.up.is_none() && !self.delete
     }
 
     /// Takes what there is to do. An order to delete stays: nothing makes it undone.
@@ -56,8 +53,8 @@ impl Chores {
 
 impl Interface {
     /// The MTU in force has changed. Control lock held.
-    pub(super) fn mtu_changed(&self, mtu: u32) {
-        self.chores().lock().mtu = Some(mtu);
+    pub(super) fn mtu_changed(&self) {
+        self.chores().lock().mtu = true;
         self.port().do_chores();
     }
 
@@ -113,10 +110,8 @@ impl Interface {
             link::unregister::<Self>(rtnl, |each| each(dev));
             return;
         }
-        if let Some(mtu) = chores.mtu {
-            if let Err(e) = dev.set_mtu(rtnl, mtu) {
-                pr_warn!("{}: cannot set MTU {}: {:?}\n", dev.name(), mtu, e);
-            }
+        if chores.mtu {
+            self.tell_mtu(dev, rtnl);
         }
         if let Some(gid) = chores.addr {
             // Octet 4 on: peers learn the new GID from an announcement, as after a fail-over.
@@ -131,6 +126,21 @@ impl Interface {
             if let Err(e) = dev.set_up(rtnl, up) {
                 pr_warn!("{}: cannot follow the parent: {:?}\n", dev.name(), e);
             }
+        }
+    }
+
+    /// Tells the stack the MTU in force. The administrator may have changed it since this was found
+    /// necessary.
+    fn tell_mtu(&self, dev: &Device, rtnl: &Rtnl) {
+        let mtu = {
+            let mut control = self.control.lock();
+            control.own_mtu = true;
+            control.port.effective()
+        };
+        let told = dev.set_mtu(rtnl, mtu);
+        self.control.lock().own_mtu = false;
+        if let Err(e) = told {
+            pr_warn!("{}: cannot set MTU {}: {:?}\n", dev.name(), mtu, e);
         }
     }
 }

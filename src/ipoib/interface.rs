@@ -139,6 +139,8 @@ pub(crate) struct Control {
     pub(crate) pace: Pace,
     /// What `ethtool` last asked for.
     pub(crate) coalescing: Coalescing,
+    /// The stack is being told an MTU (RTNL held): it asks for it in our own name, not in the administrator's.
+    pub(crate) own_mtu: bool,
 }
 
 /// One interface.
@@ -228,6 +230,7 @@ impl Interface {
                     seq: Seq::new(seed),
                     pace: Pace::new(),
                     coalescing: Coalescing::default(),
+                    own_mtu: false,
                 }, "control"),
                 wq,
                 work <- new_delayed_work!("Interface::work"),
@@ -380,13 +383,14 @@ impl Interface {
         self.wq.kick(self.clone());
     }
 
-    /// Notes an event that the worker looks into a little later. Any context.
-    pub(crate) fn retry(self: &Arc<Self>, what: u32) {
+    /// Notes an event for the worker's next run, which comes within a tenth of a second.
+    /// From the present run only.
+    pub(crate) fn retry(&self, what: u32) {
         self.events.set(what);
-        self.run_in(100);
     }
 
-    /// Has the worker run within `ms` milliseconds, unless something sooner is pending.
+    /// Has the worker run in `ms` milliseconds, or earlier if something is posted. At the end of a run only: what
+    /// is pending already is not brought forward.
     pub(crate) fn run_in(self: &Arc<Self>, ms: u64) {
         self.wq.run_in(self.clone(), ms);
     }
@@ -398,10 +402,10 @@ impl Interface {
         self.wq.flush();
     }
 
-    /// Counts packets that were dropped while they waited. Control lock held.
+    /// Counts packets that were dropped while they waited, or before they had a queue. Any context.
     pub(crate) fn count_drops(&self, reason: TxDrop, packets: usize) {
         if let Some(counter) = self.drops.get(reason.index()) {
-            counter.add(packets as u64);
+            counter.add_shared(packets as u64);
         }
     }
 
@@ -481,8 +485,8 @@ impl Interface {
             match action {
                 Action::CarrierOn => dev.set_carrier(true),
                 Action::CarrierOff => dev.set_carrier(false),
-                Action::SetMtu(mtu) => {
-                    self.mtu_changed(mtu);
+                Action::SetMtu(_) => {
+                    self.mtu_changed();
                 }
             }
         }

@@ -31,6 +31,7 @@ use crate::{
     base::time,
     control::{
         ageing::Ageing,
+        health::Concern,
         port::Event,
         reason::TxDrop,
         time::Millis, //
@@ -146,9 +147,7 @@ impl Ops for Interface {
         worker::shut_down(&mut cx, &mut running);
         drop(running);
         drop(this.ident.swap(None));
-        for queue in this.queues() {
-            cx.hw.stop_queue(queue, dev);
-        }
+        cx.hw.stop_queues(this.queues(), dev);
         drop(guard);
         child::follow(&this, false);
     }
@@ -176,8 +175,9 @@ impl Ops for Interface {
 
     #[inline]
     fn transmit(this: ArcBorrow<'_, Self>, _dev: &Device, skb: SkBuff, lock: &mut TxLocked<'_>) {
-        if let Some(queue) = this.queue(skb.queue_mapping().into()) {
-            tx::transmit(this, queue, skb, lock);
+        match this.queue(skb.queue_mapping().into()) {
+            Some(queue) => tx::transmit(this, queue, skb, lock),
+            None => this.count_drops(TxDrop::NotReady, 1),
         }
     }
 
@@ -192,6 +192,11 @@ impl Ops for Interface {
 
     fn change_mtu(this: ArcBorrow<'_, Self>, dev: &Device, rtnl: &Rtnl, mtu: u32) -> Result {
         let mut control = this.control.lock();
+        if control.own_mtu {
+            // Also when the stack goes back to the former one because somebody objects.
+            dev.store_mtu(rtnl, mtu);
+            return Ok(());
+        }
         match control.port.request_mtu(mtu) {
             Ok(effective) => {
                 dev.store_mtu(rtnl, effective);
@@ -236,7 +241,7 @@ impl Ops for Interface {
         if let Some(queue) = this.queue(queue as usize) {
             // A lost event costs no reset: if this poll finds completions, the queue runs again.
             queue.napi.schedule();
-            queue.shared.stalled(&this);
+            queue.shared.note(&this, Concern::Stalled);
         }
     }
 

@@ -26,9 +26,16 @@ use crate::{
     base::{
         flags::Flags,
         params::Params,
-        rcu::RcuArc, //
+        rcu::RcuArc,
+        time, //
     },
-    control::txstop::Ring,
+    control::{
+        health::{
+            Concern,
+            Health, //
+        },
+        txstop::Ring, //
+    },
     net::{
         device::Device,
         napi::Napi,
@@ -65,53 +72,42 @@ use crate::{
 
 /// The most queues that are chosen by themselves.
 const AUTO_QUEUES: u32 = 8;
-/// Longest wait, in milliseconds, for a queue pair that is being closed to give everything back.
-const DRAIN_MS: u32 = 5000;
+/// Longest wait, in milliseconds, for the queue pairs that are being closed to give everything back.
+const DRAIN_MS: u64 = 5000;
 /// A queue stops when fewer slots than this are free.
 const STOP_BELOW: u32 = 2;
 /// Resets to try when posts race with them.
 const RESET_TRIES: usize = 4;
-
-/// The queue pair takes posts.
-const RUNNING: u32 = 1 << 0;
-/// A completion or a post has failed: look at the queue pair.
-const TROUBLE: u32 = 1 << 1;
-/// The watchdog has found the queue stuck.
-const STALLED: u32 = 1 << 2;
-/// Receive slots are empty for want of memory.
-const STARVING: u32 = 1 << 3;
 
 /// What both ends of a queue and the worker see.
 pub(crate) struct Shared {
     pub(crate) index: u16,
     pub(crate) stats: QueueStats,
     pub(crate) ring: Ring,
-    /// Pieces that a packet may have.
-    pub(crate) max_segments: usize,
-    flags: Flags,
-}
-
-/// What the worker has to look into.
-#[derive(Clone, Copy)]
-pub(crate) struct Concerns {
-    pub(crate) trouble: bool,
-    pub(crate) stalled: bool,
-    pub(crate) starving: bool,
+    /// A [`Health`].
+    health: Flags,
 }
 
 impl Shared {
     /// Whether the queue pair takes posts. Any context.
     #[inline]
     pub(crate) fn running(&self) -> bool {
-        self.flags.get() & RUNNING != 0
+        Health(self.health.get()).running()
     }
 
-    pub(crate) fn set_running(&self, on: bool) {
-        if on {
-            self.flags.set(RUNNING);
-        } else {
-            self.flags.clear(RUNNING);
-        }
+    /// Posts may begin, from RESET; nothing that was noted before counts any more.
+    fn start(&self) {
+        self.change(Health::started);
+    }
+
+    /// Posts may go on.
+    pub(crate) fn resume(&self) {
+        self.change(Health::resumed);
+    }
+
+    /// Nothing may be posted any more. A transmit that has begun may still post, unless the transmit lock is held.
+    pub(crate) fn stop(&self) {
+        self.change(Health::stopped);
     }
 
     /// A completion was no success. Softirq context.
@@ -122,38 +118,29 @@ impl Shared {
         if !wc.status().is_flushed() {
             rx::warn_completion(dev, wc, what, self.index.into());
         }
-        self.suspect(iface);
+        self.note(iface, Concern::Trouble);
     }
 
-    /// Has the worker look at the queue pair. Any context.
-    pub(crate) fn suspect(&self, iface: &Arc<Interface>) {
-        if self.running() && self.flags.set(TROUBLE) & TROUBLE == 0 {
+    /// Has the worker look into a concern, unless it has been told already. Any context.
+    pub(crate) fn note(&self, iface: &Arc<Interface>, what: Concern) {
+        let before = self.change(|health| health.noted(what));
+        if before.noted(what) != before {
             iface.post(worker::QUEUE);
         }
     }
 
-    /// Has the worker get a stuck queue going. Softirq context.
-    pub(crate) fn stalled(&self, iface: &Arc<Interface>) {
-        if self.flags.set(STALLED) & STALLED == 0 {
-            iface.post(worker::QUEUE);
-        }
+    /// Takes up what the worker has to look into; [`Concern::Starving`] stays noted.
+    pub(crate) fn take_concerns(&self) -> Health {
+        self.change(Health::taken)
     }
 
-    /// Has the worker poll the queue again when there may be memory. Softirq context.
-    pub(crate) fn starving(&self, iface: &Arc<Interface>) {
-        if self.flags.set(STARVING) & STARVING == 0 {
-            iface.retry(worker::QUEUE);
-        }
+    /// Takes up [`Concern::Starving`]; whether it was noted.
+    pub(crate) fn take_starving(&self) -> bool {
+        self.change(Health::fed).has(Concern::Starving)
     }
 
-    /// Takes what the worker has to look into.
-    pub(crate) fn take_concerns(&self) -> Concerns {
-        let flags = self.flags.clear(TROUBLE | STALLED | STARVING);
-        Concerns {
-            trouble: flags & TROUBLE != 0,
-            stalled: flags & STALLED != 0,
-            starving: flags & STARVING != 0,
-        }
+    fn change(&self, f: impl Fn(Health) -> Health) -> Health {
+        Health(self.health.update(|bits| f(Health(bits)).0))
     }
 }
 
@@ -262,7 +249,9 @@ impl Hardware {
         let sizes = QpSizes {
             send_wr: params.send_ring,
             recv_wr: params.recv_ring,
-            send_sge: attrs.max_send_sge.clamp(1, SkBuff::MAX_SEGMENTS as u32),
+            send_sge: attrs
+                .max_send_sge
+                .clamp(1, SkBuff::MAX_SEGMENTS.min(rdma::send::MAX_SEGMENTS) as u32),
             recv_sge: attrs.max_recv_sge.clamp(1, rdma::recv::REGIONS as u32),
         };
         let qp = create_qp(pd, &send_cq, &recv_cq, sizes)
@@ -278,8 +267,7 @@ impl Hardware {
                 index: index16,
                 stats: QueueStats::default(),
                 ring: Ring::new(params.send_ring, STOP_BELOW),
-                max_segments: sizes.send_sge as usize,
-                flags: Flags::new(),
+                health: Flags::new(),
             },
             GFP_KERNEL,
         )?;
@@ -344,7 +332,7 @@ impl Hardware {
         let port = iface.port().rdma().number();
         qp.to_init(iface.pkey_index(), port, iface.qkey())?;
         let mut napi = queue.napi.disable();
-        queue.shared.set_running(true);
+        queue.shared.start();
         let started = match napi.state().0.as_mut() {
             Some(rings) => {
                 rings.set_area(iface.rx_area());
@@ -361,7 +349,7 @@ impl Hardware {
             .and_then(|()| qp.to_rtr())
             .and_then(|()| qp.to_rts());
         if started.is_err() {
-            queue.shared.set_running(false);
+            queue.shared.stop();
             return started;
         }
         napi.enable();
@@ -371,6 +359,16 @@ impl Hardware {
     /// Moves a queue to ERR, so that it gives everything back. May sleep.
     pub(crate) fn fail_queue(&mut self, queue: &Queue) -> Result {
         self.qp_mut(queue)?.to_err()
+    }
+
+    /// Takes the send completions that nobody has polled, lets the poll end that is under way before that, and has
+    /// the queue polled again. May sleep.
+    pub(crate) fn poll_sends(queue: &Queue) {
+        let mut napi = queue.napi.disable();
+        if let Some(rings) = napi.state().0.as_mut() {
+            rings.poll_sends(drop);
+        }
+        napi.enable();
     }
 
     /// Takes completions of a queue in ERR; whether nothing is outstanding. May sleep.
@@ -419,40 +417,59 @@ impl Hardware {
         self.qps.get_mut(queue.shared.index as usize).ok_or(EINVAL)
     }
 
-    /// Takes a queue down to RESET from any state, giving it time to return what it holds. The
-    /// transmit queues are disabled. May sleep for seconds if the hardware is stuck.
-    pub(crate) fn stop_queue(&mut self, queue: &Queue, dev: &Device) {
-        queue.shared.set_running(false);
-        // Fails from RESET, where there is nothing to drain.
-        if self.fail_queue(queue).is_ok() {
-            let mut waited = 0;
-            while !Self::drain_queue(queue) {
-                if waited >= DRAIN_MS {
-                    let mut napi = queue.napi.disable();
-                    let left = napi.state().0.as_mut().map_or((0, 0), Rings::outstanding);
-                    pr_warn!(
-                        "{}: timing out; queue {}: {} sends {} receives not completed\n",
-                        dev.name(),
-                        queue.shared.index,
-                        left.0,
-                        left.1
-                    );
-                    break;
-                }
-                fsleep(Delta::from_millis(1));
-                waited += 1;
+    /// Takes queues down to RESET from any state, giving them time to return what they hold: all together, since
+    /// the caller holds RTNL. The transmit queues are disabled. May sleep for [`DRAIN_MS`] if the hardware is
+    /// stuck.
+    pub(crate) fn stop_queues(&mut self, queues: &[Queue], dev: &Device) {
+        // A bit per queue. There are 64 at most; were there more, those would not be waited for.
+        let mut draining = 0_u64;
+        for queue in queues {
+            queue.shared.stop();
+            // Fails from RESET, where there is nothing to drain.
+            if self.fail_queue(queue).is_ok() {
+                draining |= bit(queue);
             }
         }
-        drop(queue.napi.disable());
-        if let Err(e) = self.reset_queue(queue, dev) {
-            pr_warn!(
-                "{}: queue {}: cannot reset: {:?}\n",
-                dev.name(),
-                queue.shared.index,
-                e
-            );
+        let end = time::now_ms().saturating_add(DRAIN_MS);
+        loop {
+            for queue in queues {
+                if draining & bit(queue) != 0 && Self::drain_queue(queue) {
+                    draining &= !bit(queue);
+                }
+            }
+            if draining == 0 || time::now_ms() >= end {
+                break;
+            }
+            fsleep(Delta::from_millis(1));
+        }
+        for queue in queues {
+            let mut napi = queue.napi.disable();
+            if draining & bit(queue) != 0 {
+                let left = napi.state().0.as_mut().map_or((0, 0), Rings::outstanding);
+                pr_warn!(
+                    "{}: timing out; queue {}: {} sends {} receives not completed\n",
+                    dev.name(),
+                    queue.shared.index,
+                    left.0,
+                    left.1
+                );
+            }
+            drop(napi);
+            if let Err(e) = self.reset_queue(queue, dev) {
+                pr_warn!(
+                    "{}: queue {}: cannot reset: {:?}\n",
+                    dev.name(),
+                    queue.shared.index,
+                    e
+                );
+            }
         }
     }
+}
+
+/// The queue's bit in a set of queues.
+fn bit(queue: &Queue) -> u64 {
+    1_u64.checked_shl(queue.shared.index.into()).unwrap_or(0)
 }
 
 /// Takes the rings away from the data path and the NAPI instances off the device. The queue pairs

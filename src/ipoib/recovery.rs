@@ -12,12 +12,18 @@ use super::{
     worker::Cx, //
 };
 use crate::{
+    base::log,
     control::{
+        health::Concern,
         recovery::{
+            restored,
             Action,
             Event,
+            Finding,
             Policy,
+            QueuePair,
             QueueRecovery,
+            Refill,
             State, //
         },
         time::Millis, //
@@ -35,6 +41,9 @@ const DRAIN_POLL: Millis = Millis(4);
 /// The recovery machines of all queues. Belongs to the worker.
 pub(crate) struct Recovery {
     machines: KVec<QueueRecovery>,
+    refill: Refill,
+    /// Per queue: what it had sent successfully when its stall was reported.
+    told: KVec<Option<u64>>,
     deadline: Option<Millis>,
 }
 
@@ -42,11 +51,15 @@ impl Recovery {
     /// One machine for each of `n` queues, which are down.
     pub(crate) fn new(n: usize) -> Result<Self> {
         let mut machines = KVec::with_capacity(n, GFP_KERNEL)?;
+        let mut told = KVec::with_capacity(n, GFP_KERNEL)?;
+        told.resize(n, None, GFP_KERNEL)?;
         for _ in 0..n {
             machines.push(QueueRecovery::new(Policy::DEFAULT), GFP_KERNEL)?;
         }
         Ok(Self {
             machines,
+            refill: Refill::default(),
+            told,
             deadline: None,
         })
     }
@@ -61,9 +74,7 @@ impl Recovery {
                     queue.shared.index,
                     e
                 );
-                for queue in cx.iface.queues() {
-                    cx.hw.stop_queue(queue, cx.dev);
-                }
+                cx.hw.stop_queues(cx.iface.queues(), cx.dev);
                 return Err(e);
             }
         }
@@ -78,9 +89,7 @@ impl Recovery {
         for machine in self.machines.iter_mut() {
             let _ = machine.step(Event::Down, cx.now, cx.seq);
         }
-        for queue in cx.iface.queues() {
-            cx.hw.stop_queue(queue, cx.dev);
-        }
+        cx.hw.stop_queues(cx.iface.queues(), cx.dev);
     }
 
     /// Whether the queues are started, in order or being recovered.
@@ -102,22 +111,21 @@ impl Recovery {
                 continue;
             };
             let concerns = queue.shared.take_concerns();
-            if concerns.starving {
-                queue.napi.schedule();
+            if concerns.has(Concern::Starving) {
+                self.refill.starving(cx.now);
             }
-            // The watchdog has had the queue polled; what that got going needs no reset.
-            if concerns.stalled && self.state(index) == Some(State::Running) && stopped(cx, queue) {
+            if concerns.has(Concern::Stalled)
+                && self.state(index) == Some(State::Running)
+                && stuck(cx, queue)
+            {
                 queue.shared.stats.timeouts.add(1);
-                diagnose(cx, queue);
+                self.diagnose(cx, index);
                 self.step(cx, index, Event::Stalled);
             }
-            if concerns.trouble {
-                match cx.hw.query_queue(queue) {
-                    Ok(QpState::SendQueueError) => self.step(cx, index, Event::SendError),
-                    Ok(QpState::Error) => self.step(cx, index, Event::Error),
-                    Ok(QpState::ReadyToSend) => self.check_ring(cx, index),
-                    // Unreadable or in a state that it has no business in: start over.
-                    Ok(_) | Err(_) => self.step(cx, index, Event::Stalled),
+            let fatal = concerns.has(Concern::Fatal);
+            if fatal || concerns.has(Concern::Trouble) {
+                if let Some(event) = find(cx, queue, fatal).event() {
+                    self.step(cx, index, event);
                 }
             }
             if matches!(self.state(index), Some(State::Draining(_))) && Hardware::drain_queue(queue)
@@ -127,17 +135,33 @@ impl Recovery {
         }
     }
 
-    /// A queue pair in RTS may still have a ring that a failed post has broken.
-    fn check_ring(&mut self, cx: &mut Cx<'_>, index: usize) {
-        let Some(queue) = cx.iface.queue(index) else {
+    /// Tells what a stuck queue looks like (QP-21), once: a queue that sends nothing after its reset either is the
+    /// same stall still (B19).
+    fn diagnose(&mut self, cx: &mut Cx<'_>, index: usize) {
+        let (Some(told), Some(queue)) = (self.told.get_mut(index), cx.iface.queue(index)) else {
             return;
         };
-        let broken = with_ring(cx.dev, queue, |side| {
-            side.sends.as_ref().is_some_and(|sends| sends.is_broken())
-        });
-        if broken == Some(true) {
-            self.step(cx, index, Event::Stalled);
+        let stats = &queue.shared.stats;
+        let failed = stats.tx_failed.get().wrapping_sub(stats.tx_lost.get());
+        let sent = stats.tx_packets.get().wrapping_sub(failed);
+        if told.replace(sent) == Some(sent) || !log::permitted() {
+            return;
         }
+        let state = cx.hw.query_queue(queue);
+        let idle = TxQueue::new(cx.dev, queue.shared.index).map_or(0, |txq| txq.idle_ms());
+        pr_warn!(
+            "{}: transmit timeout: latency {} msecs\n",
+            cx.dev.name(),
+            idle
+        );
+        pr_warn!(
+            "{}: queue stopped: queue {}, free {} of {}, queue pair {:?}; resetting it\n",
+            cx.dev.name(),
+            index,
+            free_slots(cx.dev, queue),
+            queue.shared.ring.size(),
+            state
+        );
     }
 
     fn state(&self, index: usize) -> Option<State> {
@@ -164,6 +188,14 @@ impl Recovery {
                 self.step(cx, index, Event::Tick);
             }
         }
+        if self.refill.due(cx.now) {
+            for queue in cx.iface.queues() {
+                if queue.shared.take_starving() {
+                    queue.napi.kick();
+                }
+            }
+        }
+        self.deadline = self.refill.deadline();
         for machine in &self.machines {
             self.deadline = Millis::earliest(self.deadline, machine.deadline());
         }
@@ -197,10 +229,8 @@ impl Recovery {
                 match action {
                     Action::Quiesce => quiesce(cx, queue),
                     Action::RestoreSend => {
-                        next = Some(match cx.hw.restore_send(queue) {
-                            Ok(()) => Event::Restored,
-                            Err(_) => Event::RestoreFailed,
-                        });
+                        let done = cx.hw.restore_send(queue).is_ok();
+                        next = Some(restored(done, broken(cx.dev, queue)));
                     }
                     Action::Drain => {
                         // From a state that cannot go to ERR there is nothing to drain, and the
@@ -244,23 +274,48 @@ impl Recovery {
 fn quiesce(cx: &Cx<'_>, queue: &Queue) {
     if let Some(txq) = TxQueue::new(cx.dev, queue.shared.index) {
         let mut lock = txq.lock();
-        queue.shared.set_running(false);
+        queue.shared.stop();
         lock.ops().stop();
     }
 }
 
 /// Lets the stack transmit on the queue again.
 fn resume(cx: &Cx<'_>, queue: &Queue) {
-    queue.shared.set_running(true);
+    queue.shared.resume();
     if let Some(txq) = TxQueue::new(cx.dev, queue.shared.index) {
         txq.lock().ops().touch();
         txq.wake();
     }
 }
 
-/// Whether the stack may not transmit on the queue.
-fn stopped(cx: &Cx<'_>, queue: &Queue) -> bool {
+/// Whether the stack may not transmit on a queue of which the watchdog has complained, though all its completions
+/// have been taken: a lost or late event costs no reset.
+fn stuck(cx: &Cx<'_>, queue: &Queue) -> bool {
+    Hardware::poll_sends(queue);
     TxQueue::new(cx.dev, queue.shared.index).is_some_and(|txq| txq.lock().ops().xmit_stopped())
+}
+
+/// Looks at a queue that has complained.
+fn find(cx: &mut Cx<'_>, queue: &Queue, fatal: bool) -> Finding {
+    let queue_pair = match cx.hw.query_queue(queue) {
+        Ok(QpState::ReadyToSend) => QueuePair::Ready,
+        Ok(QpState::SendQueueError) => QueuePair::SendError,
+        Ok(QpState::Error) => QueuePair::Error,
+        Ok(_) | Err(_) => QueuePair::Astray,
+    };
+    Finding {
+        queue_pair,
+        broken: broken(cx.dev, queue),
+        fatal,
+    }
+}
+
+/// Whether a failed post has broken the queue's send ring.
+fn broken(dev: &Device, queue: &Queue) -> bool {
+    let broken = with_ring(dev, queue, |side| {
+        side.sends.as_ref().is_some_and(|sends| sends.is_broken())
+    });
+    broken == Some(true)
 }
 
 /// Runs `f` on the transmit side of a queue, under its lock.
@@ -280,25 +335,4 @@ pub(crate) fn free_slots(dev: &Device, queue: &Queue) -> usize {
         side.sends.as_mut().map_or(0, |sends| sends.free_slots())
     });
     free.unwrap_or(0)
-}
-
-/// Tells once what a stuck queue looks like (QP-21, B19).
-fn diagnose(cx: &mut Cx<'_>, queue: &Queue) {
-    let index = queue.shared.index;
-    let state = cx.hw.query_queue(queue);
-    let idle = TxQueue::new(cx.dev, index).map_or(0, |txq| txq.idle_ms());
-    let free = free_slots(cx.dev, queue);
-    pr_warn!(
-        "{}: transmit timeout: latency {} msecs\n",
-        cx.dev.name(),
-        idle
-    );
-    pr_warn!(
-        "{}: queue stopped: queue {}, free {} of {}, queue pair {:?}; resetting it\n",
-        cx.dev.name(),
-        index,
-        free,
-        queue.shared.ring.size(),
-        state
-    );
 }

@@ -25,6 +25,7 @@ use super::{
 };
 use crate::{
     base::log::warn_limited,
+    control::health::Concern,
     net::{
         device::Device,
         napi::{
@@ -90,7 +91,7 @@ impl Poll for PollState {
             return 0;
         };
         rings.shared.stats.polls.add(1);
-        rings.poll_sends(cx);
+        rings.poll_sends(|skb| cx.consume(skb));
         if budget == 0 {
             return 0;
         }
@@ -134,7 +135,8 @@ impl Rings {
         }
     }
 
-    fn poll_sends(&mut self, cx: &mut Context<'_>) {
+    /// Takes the completions of sends and gives the packets to `free`. By the poll, or with NAPI disabled.
+    pub(crate) fn poll_sends(&mut self, mut free: impl FnMut(SkBuff)) {
         let (mut packets, mut bytes) = (0, 0);
         for _ in 0..SEND_BATCHES {
             let n = self.send_cq.poll(&mut self.wcs);
@@ -145,7 +147,7 @@ impl Rings {
                     if !ok {
                         self.shared.stats.tx_failed.add(1);
                     }
-                    cx.consume(skb);
+                    free(skb);
                 });
                 // One from before a reset is no send of ours any more, and nobody's concern.
                 if done.is_ok() && !wc.status().is_success() {
@@ -339,10 +341,10 @@ impl Rings {
             }
         }
         if self.recvs.flush().is_err() {
-            self.shared.suspect(&self.iface);
+            self.shared.note(&self.iface, Concern::Trouble);
         }
         if self.recvs.missing() > 0 {
-            self.shared.starving(&self.iface);
+            self.shared.note(&self.iface, Concern::Starving);
         }
     }
 
@@ -368,7 +370,13 @@ impl Rings {
         loop {
             let n = self.recv_cq.poll(&mut self.wcs);
             for wc in self.wcs.iter().take(n) {
-                drop(self.recvs.complete(wc));
+                let stats = &self.shared.stats;
+                match self.recvs.complete(wc) {
+                    Some(_) if wc.status().is_success() => stats.rx_drop(RxDrop::Flushed),
+                    Some(_) if wc.status().is_flushed() => {}
+                    Some(_) => stats.rx_drop(RxDrop::CompletionError),
+                    None => stats.rx_drop(RxDrop::BadCompletion),
+                }
             }
             if n == 0 {
                 break;
@@ -383,6 +391,7 @@ impl Rings {
         let stats = &self.shared.stats;
         sends.recover(&mut self.sends, proof, |skb| {
             stats.tx_failed.add(1);
+            stats.tx_lost.add(1);
             drop(skb);
         })?;
         self.recvs.reset(proof, drop)

@@ -29,6 +29,8 @@ pub(crate) struct QueueStats {
     pub(crate) stops: Counter,
     // The worker.
     pub(crate) timeouts: Counter,
+    /// Those of `tx_failed` that never completed.
+    pub(crate) tx_lost: Counter,
     pub(crate) recoveries: Counter,
 }
 

@@ -26,7 +26,10 @@ use super::{
 };
 use crate::{
     base::rcu::RcuArc,
-    control::reason::TxDrop,
+    control::{
+        health::Concern,
+        reason::TxDrop, //
+    },
     net::{
         skb::SkBuff,
         txq::{
@@ -57,6 +60,7 @@ pub(super) fn transmit(
 ) {
     let Some((side, ops)) = queue.tx.get(lock) else {
         // Not this queue's lock: cannot happen, and must not be believed if it does.
+        iface.count_drops(TxDrop::NotReady, 1);
         return;
     };
     let more = ops.xmit_more();
@@ -103,7 +107,7 @@ fn route(
         Arc::<Interface>::from(iface).post(worker::NEIGHBOURS);
     }
     match iface.find(&guard, &to.gid()) {
-        Some(ah) => send(queue, skb, side, ops, &to, ah, ident, more),
+        Some(ah) => send(iface, queue, skb, side, ops, &to, ah, ident, more),
         // Nobody has a group for an address, but anybody may ask in its name: the answer to that
         // is no reason to join it.
         None if class == TxClass::Resolution
@@ -146,7 +150,7 @@ fn wait(
                 return Err(TxDrop::Short);
             }
             let ah = iface.find(guard, &to.gid()).ok_or(TxDrop::Flushed)?;
-            send(queue, skb, side, ops, to, ah, ident, more)
+            send(iface, queue, skb, side, ops, to, ah, ident, more)
         }
         Queued::Dropped(reason) => Err(reason),
     }
@@ -155,6 +159,7 @@ fn wait(
 /// Puts a packet, encapsulation header first, into the ring.
 #[allow(clippy::too_many_arguments)]
 fn send(
+    iface: ArcBorrow<'_, Interface>,
     queue: &Queue,
     mut skb: SkBuff,
     side: &mut TxSide,
@@ -171,7 +176,7 @@ fn send(
     let Some(sends) = &mut side.sends else {
         return Err(TxDrop::NotReady);
     };
-    if skb.has_frag_list() || skb.segments() > shared.max_segments {
+    if skb.has_frag_list() || skb.segments() > sends.max_segments() {
         skb.linearize().map_err(|_| TxDrop::Linearize)?;
     }
     skb.detach();
@@ -183,7 +188,12 @@ fn send(
             SendError::Mapping => TxDrop::Map,
             SendError::TooManySegments => TxDrop::Linearize,
             SendError::Empty => TxDrop::Short,
-            SendError::Broken | SendError::WrongDomain => TxDrop::Post,
+            SendError::Broken => {
+                // Told before, when it broke; the worker may have looked too early to see it.
+                shared.note(&Arc::from(iface), Concern::Trouble);
+                TxDrop::Post
+            }
+            SendError::WrongDomain => TxDrop::Post,
         })?;
     // The byte queue limits may stop the queue here; `transmit` sees that and rings.
     let _ = ops.sent(len, more);
@@ -200,12 +210,13 @@ fn ring(iface: ArcBorrow<'_, Interface>, queue: &Queue, side: &mut TxSide) {
     let Some(sends) = &mut side.sends else {
         return;
     };
-    if sends.pending() == 0 {
-        return;
+    if sends.pending() != 0 {
+        queue.shared.stats.doorbells.add(1);
+        // A failure breaks the ring, as that of a full chain's own doorbell does.
+        let _ = sends.flush();
     }
-    queue.shared.stats.doorbells.add(1);
-    if sends.flush().is_err() {
+    if sends.is_broken() {
         // What could not be posted stays in its slots until the queue has been recovered.
-        queue.shared.suspect(&Arc::from(iface));
+        queue.shared.note(&Arc::from(iface), Concern::Trouble);
     }
 }

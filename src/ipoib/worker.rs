@@ -65,6 +65,8 @@ pub(crate) const JOINED: u32 = 1 << 6;
 /// Another subnet manager is in charge: paths may have changed.
 pub(crate) const REPATH: u32 = 1 << 7;
 
+/// When what could not be done for want of memory is tried again.
+const RETRY: Millis = Millis(100);
 /// The span over which groups and paths of one node spread their requests after a reregister.
 const SPREAD: Millis = Millis(100);
 
@@ -165,7 +167,9 @@ impl WorkItem for Interface {
             Millis::earliest(running.recovery.deadline(), Some(running.next_ageing)),
         );
         let deadline = Millis::earliest(deadline, cx.pace.deadline());
-        if let Some(at) = deadline {
+        // Left by this run for later; what was posted meanwhile has the worker run at once.
+        let retry = (this.events.get() != 0).then(|| cx.now.saturating_add(RETRY));
+        if let Some(at) = Millis::earliest(deadline, retry) {
             let ms = at.saturating_sub(Millis(time::now_ms())).0.max(1);
             this.run_in(ms);
         }
@@ -277,8 +281,7 @@ fn take_notes(cx: &mut Cx<'_>, running: &mut Running) {
     if lost {
         // The marks are gone with the failed push: look at everything again, later.
         cx.iface.neighbours().mark_waiting();
-        cx.iface.events.set(NEIGHBOURS);
-        cx.iface.run_in(100);
+        cx.iface.retry(NEIGHBOURS);
     }
     for note in notes {
         if note.heard {

@@ -149,6 +149,16 @@ impl<P: Poll> Napi<P> {
         }
     }
 
+    /// Schedules a poll, which begins at once. Process context.
+    pub(crate) fn kick(&self) {
+        // A schedule from process context would otherwise wait for the next interrupt.
+        // SAFETY: balanced by the call below, on the same CPU.
+        unsafe { bindings::ipoib_h_local_bh_disable() };
+        self.schedule();
+        // SAFETY: balances the call above.
+        unsafe { bindings::ipoib_h_local_bh_enable() };
+    }
+
     /// Stops polling, waits for a running poll, and gives access to the state. May sleep.
     pub(crate) fn disable(&self) -> Disabled<'_, P> {
         let mut control = self.control.lock();
@@ -250,12 +260,7 @@ impl<P: Poll> Disabled<'_, P> {
         // SAFETY: on the device's list and disabled, by the type invariant of `Napi`.
         unsafe { bindings::napi_enable(self.napi.napi.get()) };
         self.control.enabled = true;
-        // A schedule from process context would otherwise wait for the next interrupt.
-        // SAFETY: balanced by the call below, on the same CPU.
-        unsafe { bindings::ipoib_h_local_bh_disable() };
-        self.napi.schedule();
-        // SAFETY: balances the call above.
-        unsafe { bindings::ipoib_h_local_bh_enable() };
+        self.napi.kick();
     }
 
     /// Takes the instance off its device and drops the device reference. May sleep.

@@ -9,7 +9,7 @@ use super::device::DeviceHandle;
 use crate::{base::buf::Segments, sys::bindings as sys};
 
 /// Most segments of a payload: a linear part and 18 fragments.
-pub(super) const MAX_SEGMENTS: usize = 19;
+pub(crate) const MAX_SEGMENTS: usize = 19;
 
 /// Direction of a mapping.
 #[derive(Clone, Copy)]

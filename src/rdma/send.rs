@@ -11,7 +11,7 @@ use kernel::{alloc::flags::GFP_KERNEL, prelude::*};
 
 use super::{
     ah::Ah,
-    dma::{DmaDevice, MapError, Mapping, MAX_SEGMENTS},
+    dma::{DmaDevice, MapError, Mapping},
     qp::{Kept, Qp, QpReset},
     wc::{Wc, WrTag},
 };
@@ -24,6 +24,8 @@ use crate::{
     sys::bindings as sys,
     wire::qpn::Qpn,
 };
+
+pub(crate) use super::dma::MAX_SEGMENTS;
 
 /// Requests that are posted with one call at most.
 const CHAIN: usize = 16;
@@ -205,7 +207,8 @@ impl<P: Segments> SendQueue<P> {
     ///
     /// It is mapped and put on the chain, to be posted by [`SendQueue::flush`] or, if the chain is
     /// full, with the next call: never by this one, so the caller may account for it afterwards. A
-    /// failure of the automatic post breaks the queue. On failure the payload comes back as it was.
+    /// failure of the automatic post breaks the queue, see [`SendQueue::is_broken`]. On failure the
+    /// payload comes back as it was.
     #[inline]
     pub(crate) fn push(
         &mut self,
@@ -308,6 +311,12 @@ impl<P: Segments> SendQueue<P> {
     #[inline]
     pub(crate) fn is_broken(&self) -> bool {
         self.broken
+    }
+
+    /// Segments that a payload may have.
+    #[inline]
+    pub(crate) fn max_segments(&self) -> usize {
+        self.max_sges
     }
 
     /// Free slots; a completion may free more at any time.

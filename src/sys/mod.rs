@@ -27,7 +27,6 @@ pub(crate) mod bindings {
         attribute_group__bindgen_ty_2,
         callback_head,
         completion,
-        cred,
         delayed_work,
         dentry,
         device,

@@ -90,11 +90,13 @@ pub enum RxDrop {
     CompletionError,
     /// The completion named no slot of the ring (RX-5).
     BadCompletion,
+    /// Arrived at a queue that was being reset or closed.
+    Flushed,
 }
 
 impl RxDrop {
     /// Number of reasons; every [`RxDrop::index`] is below it.
-    pub const COUNT: usize = 10;
+    pub const COUNT: usize = 11;
 
     /// All reasons in index order.
     pub const ALL: [Self; Self::COUNT] = [
@@ -108,6 +110,7 @@ impl RxDrop {
         Self::NoMemory,
         Self::CompletionError,
         Self::BadCompletion,
+        Self::Flushed,
     ];
 
     /// The reason's place in an array of counters.
@@ -129,6 +132,7 @@ impl RxDrop {
             Self::NoMemory => "no_memory",
             Self::CompletionError => "completion_error",
             Self::BadCompletion => "bad_completion",
+            Self::Flushed => "flushed",
         }
     }
 

@@ -247,8 +247,7 @@ fn mtu_comes_before_carrier() {
         .into_iter()
         .collect();
     assert_eq!(actions, [Action::SetMtu(2044), Action::CarrierOn]);
-    // What the stack then asks for.
-    assert_eq!(port.request_mtu(2044), Ok(2044));
+    assert_eq!(port.effective(), 2044);
 }
 
 #[test]
@@ -294,7 +293,6 @@ fn mtu_of_the_port_changes() {
         for event in [Event::Limit { ib_mtu }, Event::BroadcastJoined { ib_mtu }] {
             for action in port.step(event) {
                 if let Action::SetMtu(mtu) = action {
-                    assert_eq!(port.request_mtu(mtu), Ok(mtu));
                     seen.push(mtu);
                 }
             }
@@ -302,6 +300,41 @@ fn mtu_of_the_port_changes() {
     }
     assert_eq!(seen, [1020, 4092]);
     assert!(port.carrier());
+}
+
+#[test]
+fn own_mtu_outlives_a_small_port() {
+    // What the administrator chose is cut while the port is smaller, and no longer: also when the cut value is the
+    // very one that was chosen.
+    for (wanted, cut) in [(1500, 1020), (1020, 1020), (1000, 1000)] {
+        let mut port = running(4096, 4096);
+        assert_eq!(port.request_mtu(wanted), Ok(wanted));
+        for ib_mtu in [1024, 2048, 1024, 4096] {
+            port.step(Event::Limit { ib_mtu });
+            port.step(Event::BroadcastJoined { ib_mtu });
+            let now = if ib_mtu == 1024 { cut } else { wanted };
+            assert_eq!(port.effective(), now, "{wanted} at {ib_mtu}");
+        }
+        // All that there is: follows again.
+        assert_eq!(port.request_mtu(4092), Ok(4092));
+        port.step(Event::Limit { ib_mtu: 2048 });
+        assert_eq!(port.effective(), 2044);
+        port.step(Event::Limit { ib_mtu: 4096 });
+        assert_eq!(port.effective(), 4092);
+    }
+}
+
+#[test]
+fn a_request_is_not_undone_by_an_older_change() {
+    // The port shrinks; before the stack was told, the administrator asks for less still.
+    let mut port = running(4096, 4096);
+    let actions: Vec<_> = port
+        .step(Event::Limit { ib_mtu: 2048 })
+        .into_iter()
+        .collect();
+    assert_eq!(actions, [Action::SetMtu(2044)]);
+    assert_eq!(port.request_mtu(1500), Ok(1500));
+    assert_eq!(port.effective(), 1500);
 }
 
 fn port_event() -> impl Strategy<Value = Event> {
@@ -363,6 +396,7 @@ proptest! {
         let (mut admin, mut active, mut pkey, mut joined, mut carrier) =
             (false, false, false, false, false);
         let (mut limit, mut group, mut netdev) = (2044, 2044, 2044);
+        let mut wanted = u32::MAX;
         for (event, request) in events {
             match event {
                 Event::Admin(on) => admin = on,
@@ -389,8 +423,8 @@ proptest! {
                     }
                     Action::SetMtu(mtu) => {
                         prop_assert_ne!(mtu, netdev);
-                        netdev = port.request_mtu(mtu).expect("own choice is acceptable");
-                        prop_assert_eq!(netdev, mtu);
+                        prop_assert_eq!(mtu, port.effective());
+                        netdev = mtu;
                     }
                 }
             }
@@ -402,12 +436,13 @@ proptest! {
                         prop_assert!((72..=limit).contains(&request));
                         prop_assert_eq!(mtu, request.min(group));
                         netdev = mtu;
+                        wanted = if request == limit || request == group { u32::MAX } else { request };
                     }
                     Err(_) => prop_assert!(!(72..=limit).contains(&request)),
                 }
             }
             prop_assert_eq!(netdev, port.effective());
-            prop_assert!(netdev <= limit && netdev <= group);
+            prop_assert_eq!(netdev, limit.min(group).min(wanted));
         }
     }
 }

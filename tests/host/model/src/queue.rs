@@ -2,7 +2,9 @@
 
 //! The world around one queue's recovery machine.
 
-use ipoib_host::control::recovery::{Action, Event, Policy, QueueRecovery, State};
+use ipoib_host::control::recovery::{
+    restored, Action, Event, Finding, Policy, QueuePair, QueueRecovery, State,
+};
 use ipoib_host::control::seq::Seq;
 use ipoib_host::control::time::Millis;
 
@@ -19,6 +21,12 @@ pub enum Op {
     Break,
     /// The queue pair goes to SQE.
     BreakSend,
+    /// A post fails: the send ring takes nothing more. The worker has not looked yet.
+    BreakRing,
+    /// The worker looks at the queue.
+    Look,
+    /// The device reports a failure that does not show in the queue pair's state.
+    Fatal,
     /// The watchdog fires.
     Stall,
     /// The last outstanding work requests come back.
@@ -36,7 +44,7 @@ pub enum Op {
 impl Op {
     /// The operation for a code and an argument.
     pub fn decode(code: u8, argument: u8) -> Self {
-        match code % 12 {
+        match code % 15 {
             0 => Self::Open,
             1 if argument % 4 == 0 => Self::Close,
             1 | 2 => Self::Break,
@@ -46,6 +54,9 @@ impl Op {
             7 => Self::Succeed,
             8 => Self::Fail,
             9 => Self::EarlyTick,
+            10 => Self::BreakRing,
+            11 => Self::Look,
+            12 => Self::Fatal,
             _ => Self::Pass(span(argument)),
         }
     }
@@ -63,6 +74,8 @@ pub struct World {
     posting: bool,
     /// A drain was asked for and work requests have not all come back.
     outstanding: bool,
+    /// A post has failed since the last reset.
+    broken: bool,
     draining_since: Option<Millis>,
     resetting: bool,
     restoring: bool,
@@ -82,6 +95,7 @@ impl World {
             open: false,
             posting: false,
             outstanding: false,
+            broken: false,
             draining_since: None,
             resetting: false,
             restoring: false,
@@ -108,12 +122,17 @@ impl World {
                 self.open = false;
                 self.posting = false;
                 self.outstanding = false;
+                self.broken = false;
                 self.draining_since = None;
                 self.resetting = false;
                 self.restoring = false;
             }
-            Op::Break => self.step(Event::Error),
-            Op::BreakSend => self.step(Event::SendError),
+            Op::Break => self.look(QueuePair::Error, false),
+            Op::BreakSend => self.look(QueuePair::SendError, false),
+            // Nothing is posted, so nothing fails, while the queue is stopped.
+            Op::BreakRing => self.broken |= self.posting,
+            Op::Look => self.look(QueuePair::Ready, false),
+            Op::Fatal => self.look(QueuePair::Ready, true),
             Op::Stall => self.step(Event::Stalled),
             Op::Return => {
                 if std::mem::take(&mut self.outstanding) {
@@ -128,16 +147,25 @@ impl World {
         assert_eq!(self.machine.is_running(), self.posting);
     }
 
+    /// The worker looks at the queue. The ring may have broken without a report.
+    fn look(&mut self, queue_pair: QueuePair, fatal: bool) {
+        let finding = Finding {
+            queue_pair,
+            broken: self.broken,
+            fatal,
+        };
+        if let Some(event) = finding.event() {
+            self.step(event);
+        }
+    }
+
     fn outcome(&mut self, good: bool) {
         if std::mem::take(&mut self.restoring) {
-            self.step(if good {
-                Event::Restored
-            } else {
-                Event::RestoreFailed
-            });
+            self.step(restored(good, self.broken));
         } else if std::mem::take(&mut self.resetting) {
             if good {
                 self.outstanding = false;
+                self.broken = false;
             }
             self.step(if good {
                 Event::ResetDone
@@ -199,7 +227,7 @@ impl World {
                 self.resets += 1;
             }
             Action::Resume => {
-                assert!(!self.posting && !self.outstanding);
+                assert!(!self.posting && !self.outstanding && !self.broken);
                 self.posting = true;
             }
             Action::ArmTimer(at) => self.clock.timer = Some(at),
@@ -215,11 +243,13 @@ impl World {
             .saturating_add(self.policy.drain_limit)
             .saturating_add(self.policy.retry.cap());
         while self.clock.now < end {
+            self.apply(Op::Look);
             self.apply(Op::Succeed);
             self.pass(Millis(50));
         }
         self.apply(Op::Succeed);
         assert_eq!(self.posting, self.open, "the queue did not come back");
+        assert!(!self.broken, "the queue runs and takes nothing");
         let state = self.machine.state();
         assert!(matches!(state, State::Running | State::Down));
     }
