@@ -7,7 +7,8 @@ import pathlib
 
 HERE = pathlib.Path(__file__).parent
 
-# What it takes to mount a 9p root with an overlay; dependencies come from modules.dep.
+# What it takes to mount a 9p root with an overlay; dependencies come from modules.dep. User-mode Linux
+# has all it needs built in.
 MODULES = ["9pnet_virtio", "9p", "overlay"]
 
 
@@ -69,10 +70,11 @@ class Cpio:
         return b"".join(self.parts)
 
 
-def build(cache, moddir, busybox):
-    """Path of an initramfs for the kernel whose modules are in moddir; made when not in the cache."""
+def build(cache, moddir, busybox, modules=MODULES):
+    """Path of an initramfs for the kernel whose modules are in moddir, with those it needs to mount its root;
+    made when not in the cache."""
     init = (HERE / "init").read_bytes()
-    files = module_files(moddir, MODULES)
+    files = module_files(moddir, modules)
     stamp = hashlib.sha256(init + pathlib.Path(__file__).read_bytes() + str(files).encode())
     stamp.update(str(moddir).encode())
     for f in [busybox, *(moddir / f for f in files)]:

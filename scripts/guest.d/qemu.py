@@ -121,6 +121,9 @@ def pick_accel(cache, kernel, initrd):
 class Guest:
     """One virtual machine of a run."""
 
+    # What the process ends with when the guest ended itself with status 0: see EXIT_DEVICE.
+    CLEAN_EXIT = 1
+
     def __init__(self, role, job, console):
         self.role = role
         self.job = job

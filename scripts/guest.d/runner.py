@@ -12,6 +12,7 @@ import time
 import initramfs
 import klog
 import qemu
+import uml
 
 HERE = pathlib.Path(__file__).parent
 SRC = pathlib.Path("/src")
@@ -145,12 +146,14 @@ def new_job(opts):
     return job
 
 
-def write_job(job, opts, role, guests, script):
+def write_job(job, opts, role, guests, script, modules):
+    # One CPU would mean one queue, and then much of the driver has nothing to do.
+    params = f"num_queues=2 {opts.param}" if modules and opts.driver == "ipoib_rs" else opts.param
     config = {
         "GUEST_ROLE": role, "GUEST_GUESTS": guests, "GUEST_FABRIC": opts.fabric, "GUEST_DRIVER": opts.driver,
-        "GUEST_KERNEL": opts.kernel, "GUEST_PARAMS": opts.param,
+        "GUEST_KERNEL": opts.kernel, "GUEST_PARAMS": params,
         "GUEST_TEARDOWN": "" if opts.no_teardown else 1,
-        "GUEST_MODULES": "", "GUEST_WAIT": int(opts.timeout), "GUEST_SHELL": 1 if opts.command == "shell" else "",
+        "GUEST_MODULES": modules, "GUEST_WAIT": int(opts.timeout), "GUEST_SHELL": 1 if opts.command == "shell" else "",
         "MODULE": f"/src/build/{opts.kernel}/ipoib_rs.ko",
     }
     build = headers(opts.fabric_name).get("build")
@@ -255,7 +258,7 @@ def verdict(opts, guests, reason):
             where = "kernel log" if len(guests) == 1 else f"kernel log of guest {g.role}"
             notes.append(f"{where} is not clean:")
             notes += [f"    {line}" for line in found[:30]]
-        finished = g.process.returncode == 1 and (g.job / "finished").exists()
+        finished = g.process.returncode == g.CLEAN_EXIT and (g.job / "finished").exists()
         if not finished and not reason:
             kind, value = outcome(g.job)
             if kind == "error":
@@ -263,7 +266,7 @@ def verdict(opts, guests, reason):
             elif kind == "rc":
                 reason = f"guest {g.role} died after the script had ended"
             else:
-                reason = f"guest {g.role} died (QEMU ended with status {g.process.returncode})"
+                reason = f"guest {g.role} died (its process ended with status {g.process.returncode})"
     kind, value = outcome(guests[0].job)
     if kind == "rc" and int(value) != 0:
         return int(value), notes + ([reason] if reason else [])
@@ -292,27 +295,40 @@ def cache_dir():
     sys.exit("guest: no folder to keep the initramfs in")
 
 
+def machine(opts, cache):
+    """What boots the kernel: (kind, guest class, arguments of its start(), the modules when they are not the
+    root's own)"""
+    busybox = pathlib.Path("/usr/bin/busybox")
+    if os.environ.get("IPOIB_KERNEL_GUEST") == "uml":
+        folder = uml.kernel_folder()
+        moddir = uml.module_folder(folder)
+        initrd = initramfs.build(cache, moddir, busybox, modules=[])
+        return "uml", uml.Guest, ([], opts.smp, opts.mem, folder / "linux", initrd, uml.kernel_line(opts)), moddir
+    moddir = pathlib.Path("/usr/lib/modules") / os.environ["IPOIB_KERNEL_RELEASE"]
+    initrd = initramfs.build(cache, moddir, busybox)
+    kernel = qemu.uncompressed(cache, moddir / "vmlinuz")
+    accel = "tcg" if opts.icount else qemu.pick_accel(cache, kernel, initrd)
+    base = qemu.machine(accel, opts.icount)
+    return accel, qemu.Guest, (base, opts.smp, opts.mem, kernel, initrd, kernel_line(opts, accel)), ""
+
+
 def main():
     opts = parse(sys.argv[1:])
-    release = os.environ["IPOIB_KERNEL_RELEASE"]
-    moddir = pathlib.Path("/usr/lib/modules") / release
+    head = headers(opts.fabric_name)
+    count = int(head.get("guests", 1))
+    if os.environ.get("IPOIB_KERNEL_GUEST") == "uml" and (count > 1 or opts.icount):
+        sys.exit(f"guest: kernel {opts.kernel} knows neither fabrics of two guests nor --icount")
     job = new_job(opts)
     shown = pathlib.Path(os.environ["IPOIB_SRC"]) / job.relative_to(SRC)
     script = find_script(opts, job)
     check_script(script, job)
     cache = cache_dir()
-    initrd = initramfs.build(cache, moddir, pathlib.Path("/usr/bin/busybox"))
-    kernel = qemu.uncompressed(cache, moddir / "vmlinuz")
-    accel = "tcg" if opts.icount else qemu.pick_accel(cache, kernel, initrd)
-    base = qemu.machine(accel, opts.icount)
-
-    head = headers(opts.fabric_name)
-    count = int(head.get("guests", 1))
+    kind, guest, start, modules = machine(opts, cache)
     guests = []
     for role, folder in list(zip("AB", [job, job / "B"]))[:count]:
         folder.mkdir(exist_ok=True)
-        write_job(folder, opts, role, count, script)
-        guests.append(qemu.Guest(role, folder, folder / "console.log"))
+        write_job(folder, opts, role, count, script, modules)
+        guests.append(guest(role, folder, folder / "console.log"))
     try:
         for g in guests:
             extra = []
@@ -324,8 +340,7 @@ def main():
                     "-netdev", f"stream,id=n0,{server},addr.type=unix,addr.path={job}/link.sock",
                     "-device", f"virtio-net-pci,netdev=n0,mac={mac},romfile=",
                 ]
-            g.start(base, opts.smp, opts.mem, kernel, initrd, kernel_line(opts, accel), extra,
-                    interactive=opts.command == "shell" and g.role == "A")
+            g.start(*start, extra, interactive=opts.command == "shell" and g.role == "A")
         reason = watch(opts, guests)
     finally:
         for g in guests:
@@ -336,7 +351,7 @@ def main():
     if rc:
         say(f"status {rc}; console and logs: {shown}/console.log")
     elif opts.verbose:
-        say(f"{accel}: {time.monotonic() - guests[0].started:.1f} s; logs: {shown}")
+        say(f"{kind}: {time.monotonic() - guests[0].started:.1f} s; logs: {shown}")
     sys.exit(rc)
 
 
