@@ -94,7 +94,6 @@ class Driver:
 
     def restore(self):
         """Puts the guest back to what the next test expects: parameters by default, both sides reachable."""
-        run(["nft", "flush", "ruleset"], check=False)
         for link in UNDERLAY.values():
             run(["tc", "qdisc", "del", "dev", link, "root"], check=False)
             run(["ip", "link", "set", link, "up"], check=False)

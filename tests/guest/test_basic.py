@@ -196,7 +196,8 @@ def test_tcp(way, family):
     src, dst = way
     if skip_v6_below_minimum(src, family):
         return
-    r = net.Iperf(src, dst, "-n", 16 * MB, family=family)
+    # What is still on its way when the client is done is not counted: no more than the sockets' buffers hold.
+    r = net.Iperf(src, dst, "-n", 16 * MB, "-w", "128K", family=family)
     assert r.received >= 16 * MB - MB
 
 
