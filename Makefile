@@ -62,3 +62,6 @@ clippy: ## clippy on the module alone
 
 panics: module ## check that the built module cannot reach a panic
 	@scripts/check-panics build/$(KERNEL)/ipoib_rs.ko
+
+# Not there in a copy that has the sources alone.
+-include scripts/debug.mk

@@ -2,12 +2,17 @@
 
     suite.py --list [NAME]     one line per suite: name, time limit, runner options (shell-quoted);
                                without a name, all but those that run by hand
-    suite.py --files NAME      the suite's test files, and pytest's options that select from them
+    suite.py --list-checked [--short]   the same for the suites that a kernel with checkers can run; --short: for
+                               those that the routine run boots there
+    suite.py --files NAME [--short]   the suite's test files, and pytest's options that select from them; --short:
+                               what that routine run takes of it
     suite.py --count NAME DIR  "passed failed" from what the guest left in DIR, complaints on stderr
 
 A suite file (TOML) has: fabric, driver (as for `scripts/guest run`), tests (files of this folder), and may
 have: param, smp, mem, timeout (seconds), allow_log (list of expressions), plain (true), kernel, append (kernel
-parameters), by_hand (true: runs only when it is named), only (which tests, as an expression of pytest's -k).
+parameters), by_hand (true: runs only when it is named), only (which tests, as an expression of pytest's -k),
+checked (true, or such an expression: what the routine run takes of it on a kernel with checkers; false: it cannot
+run there).
 """
 
 import pathlib
@@ -17,7 +22,7 @@ import tomllib
 
 HERE = pathlib.Path(__file__).parent
 KNOWN = {"fabric", "driver", "tests", "param", "smp", "mem", "timeout", "allow_log", "plain", "kernel", "about",
-         "append", "by_hand", "only"}
+         "append", "by_hand", "only", "checked"}
 
 
 def load(name):
@@ -55,6 +60,14 @@ def options(suite):
     return args
 
 
+def selection(suite, short):
+    """Options of pytest that select tests."""
+    expressions = [suite["only"]] if "only" in suite else []
+    if short and isinstance(suite.get("checked"), str):
+        expressions.append(suite["checked"])
+    return ["-k", " and ".join(f"({e})" for e in expressions)] if expressions else []
+
+
 def lines(path):
     return path.read_text().splitlines() if path.exists() else []
 
@@ -80,9 +93,13 @@ def main():
             # One argument may hold several names: `make test SUITE="x y"`.
             for name in [n for w in which for n in w.split()] or routine():
                 print(name, shlex.join(options(load(name))))
-        case ["--files", name]:
+        case ["--list-checked", *short] if short in ([], ["--short"]):
+            for name in [n for n in names() if load(n).get("checked")] if short else routine():
+                if load(name).get("checked", True):
+                    print(name, shlex.join(options(load(name))))
+        case ["--files", name, *short] if short in ([], ["--short"]):
             suite = load(name)
-            print("\n".join([*suite["tests"], *(["-k", suite["only"]] if "only" in suite else [])]))
+            print("\n".join([*suite["tests"], *selection(suite, bool(short))]))
         case ["--count", name, folder]:
             passed, failed, complaints = count(pathlib.Path(folder))
             for c in complaints:
