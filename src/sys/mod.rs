@@ -21,6 +21,8 @@
     clippy::missing_safety_doc
 )]
 pub(crate) mod bindings {
+    // Which of them the generated structures name depends on the kernel's configuration.
+    #[allow(unused_imports)]
     pub(crate) use kernel::bindings::{
         attribute,
         attribute_group,
