@@ -163,7 +163,7 @@ pub fn name(parent: &[u8], written: PKey) -> [u8; NAME] {
     let mut name = [0; NAME];
     let stem = parent.iter().copied().take_while(|c| *c != 0).take(STEM);
     let digits = [12, 8, 4, 0].map(|shift| {
-        let nibble = usize::from(written.0 >> shift & 0xf);
+        let nibble = usize::from((written.0 >> shift) & 0xf);
         HEX.get(nibble).copied().unwrap_or(b'0')
     });
     let all = stem.chain([b'.']).chain(digits);

@@ -464,8 +464,10 @@ pub(crate) fn data_of<'a, T: LinkKind>(
     dev: &'a Device,
     rtnl: &'a Rtnl,
 ) -> Option<ArcBorrow<'a, T>> {
+    if !dev.registered(rtnl) || !Adapter::<T>::owns(dev) {
+        return None;
+    }
     // SAFETY: the operations tell that the device is of this adapter, so its data is there from
     // before the registration until after RTNL was given back by whoever unregistered it.
-    (dev.registered(rtnl) && Adapter::<T>::owns(dev))
-        .then(|| unsafe { Adapter::<T>::data(dev.as_ptr()) })
+    Some(unsafe { Adapter::<T>::data(dev.as_ptr()) })
 }

@@ -76,9 +76,8 @@ impl File {
     pub(crate) const fn of<T: Ops, A: Attribute<T>>() -> Self {
         Self(bindings::device_attribute {
             attr: bindings::attribute {
-                name: A::NAME.as_ptr().cast(),
+                name: A::NAME.to_bytes_with_nul().as_ptr(),
                 mode: A::MODE,
-                ..pin_init::zeroed()
             },
             __bindgen_anon_1: bindings::device_attribute__bindgen_ty_1 {
                 show: Some(show::<T, A>),
