@@ -245,9 +245,8 @@ impl<T: LinkKind> Unregistered<T> {
             }
             bindings::dev_addr_mod(self.dev, 0, config.addr.as_ptr().cast(), ALEN);
             // Neither can fail: no more than there are, and before registration nothing is resized.
-            let queues = config
-                .queues
-                .clamp(1, dev.num_tx_queues.min(dev.num_rx_queues));
+            let most = dev.num_tx_queues.min(dev.num_rx_queues);
+            let queues = config.queues.min(most).max(1);
             bindings::netif_set_real_num_tx_queues(self.dev, queues);
             bindings::netif_set_real_num_rx_queues(self.dev, queues);
             if let Some(parent) = config.parent {
