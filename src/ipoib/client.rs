@@ -267,10 +267,8 @@ impl Port {
     /// Takes note of an event. Only queues work.
     fn note(self: &Arc<Self>, kind: EventKind) {
         match kind {
-            EventKind::PortActive
-            | EventKind::PKeyChange
-            | EventKind::GidChange
-            | EventKind::SpeedChange => self.refresh(),
+            EventKind::PortActive => self.revive(),
+            EventKind::PKeyChange | EventKind::GidChange | EventKind::SpeedChange => self.refresh(),
             // These void all memberships (MC-14), also when the port is back before it is read. And
             // whoever asks for a new start may have had a reason that went unreported.
             EventKind::PortError | EventKind::LidChange | EventKind::ClientReregister => {

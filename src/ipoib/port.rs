@@ -9,6 +9,10 @@ use kernel::{
     impl_has_delayed_work, new_delayed_work, new_mutex, new_spinlock,
     prelude::*,
     sync::{
+        atomic::{
+            Atomic,
+            Relaxed, //
+        },
         Arc,
         Mutex,
         SpinLock, //
@@ -27,6 +31,7 @@ use crate::{
     base::{
         flags::Flags,
         log::warn_limited,
+        time,
         work::{
             self,
             OrderedQueue, //
@@ -88,6 +93,10 @@ const CHORES: u32 = 1 << 1;
 /// No further work is taken on.
 const CLOSED: u32 = 1 << 31;
 
+/// How long, in milliseconds, a device that has reported a fatal error is not believed that its port
+/// is active. Longer than a driver takes to notice that the device must be removed.
+const DEAD_MS: u64 = 5000;
+
 /// Interfaces with numbers that grow: the port's own first, then its children.
 #[derive(Default)]
 struct List {
@@ -102,6 +111,8 @@ pub(crate) struct Port {
     #[pin]
     state: SpinLock<Seen>,
     flags: Flags,
+    /// Until when the device is not believed, in milliseconds; 0 when it is.
+    dead_until: Atomic<u64>,
     /// The interfaces on this port, each from before its registration until it is unregistered.
     #[pin]
     interfaces: Mutex<List>,
@@ -125,6 +136,7 @@ impl Port {
                 rdma,
                 state <- new_spinlock!(seen, "port_state"),
                 flags: Flags::new(),
+                dead_until: Atomic::new(0),
                 interfaces <- new_mutex!(List::default(), "port_interfaces"),
                 queue,
                 work <- new_delayed_work!("Port::work"),
@@ -218,11 +230,18 @@ impl Port {
         self.post_all(event);
     }
 
-    /// The device is dead: whatever it says, the port is not active, until it is read anew after an
-    /// event that says it is back. May sleep, but takes no RTNL.
+    /// The device is dead: whatever it says, the port is not active, until an event says it is, or
+    /// for [`DEAD_MS`] if none does. May sleep, but takes no RTNL.
     pub(crate) fn fail(self: &Arc<Self>) {
-        self.state.lock().active = false;
-        self.tell(worker::PORT);
+        self.dead_until
+            .store(time::now_ms().saturating_add(DEAD_MS), Relaxed);
+        self.refresh();
+    }
+
+    /// The port has become active.
+    pub(crate) fn revive(self: &Arc<Self>) {
+        self.dead_until.store(0, Relaxed);
+        self.refresh();
     }
 
     fn schedule(self: &Arc<Self>, what: u32) {
@@ -245,13 +264,25 @@ impl WorkItem for Port {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        let todo = this.flags.clear(READ | CHORES);
+        let mut todo = this.flags.clear(READ | CHORES);
         if todo & CLOSED != 0 {
             return;
         }
+        let (now, until) = (time::now_ms(), this.dead_until.load(Relaxed));
+        let dead = now < until;
+        if until != 0 && !dead {
+            // Unless it died again just now.
+            let _ = this.dead_until.cmpxchg(until, 0, Relaxed);
+            todo |= READ;
+        }
         if todo & READ != 0 {
             match Seen::read(&this.rdma, this.seen().gid) {
-                Ok(seen) => *this.state.lock() = seen,
+                Ok(mut seen) => {
+                    seen.active &= !dead;
+                    *this.state.lock() = seen;
+                }
+                // A dead device may answer nothing any more.
+                Err(_) if dead => this.state.lock().active = false,
                 Err(e) => warn_limited!(
                     "{}/{}: cannot read the port ({:?}); keeping what was last known\n",
                     this.rdma.device().name(),
@@ -267,6 +298,9 @@ impl WorkItem for Port {
                 last = number;
                 interface.do_chores();
             }
+        }
+        if dead {
+            this.queue.run_in(this.clone(), until.saturating_sub(now));
         }
     }
 }
