@@ -8,9 +8,8 @@ from net import run, wait_until
 
 
 def sysfs_write(side, file, text, iface=None):
-    """Writes as the shell does; the error, if any, is in stderr."""
-    path = f"/sys/class/net/{iface or side.iface}/{file}"
-    return side.run("sh", "-c", f'printf %b "$1" >{path}', "sh", text, check=False)
+    """Writes in one piece; the error, if any, is in stderr."""
+    return side.run("tee", f"/sys/class/net/{iface or side.iface}/{file}", input=text, check=False)
 
 
 def sysfs_read(where, iface, file):
@@ -55,6 +54,7 @@ class Child(net.Side):
             side.run("ip", "link", "set", "dev", name, "netns", self.ns)
         else:
             add_link(side, self._iface, *args, ns=self.ns)
+        self.run("sysctl", "-qw", f"net.ipv6.conf.{self.iface.replace('.', '/')}.keep_addr_on_down=1")
         self.run("ip", "addr", "add", f"{self.ip4}/24", "dev", self.iface)
         self.run("ip", "addr", "add", f"{self.ip6}/64", "dev", self.iface, "nodad")
         self.set_link("up")

@@ -206,7 +206,7 @@ def test_deleting_a_parent_does_nothing(a, b):
     assert a.reaches(b.ip4)
 
 
-def test_up_and_down_with_the_parent(a, b):
+def test_up_and_down_with_the_parent(a, b, driver):
     """Children follow their parent down and up (PK-11), in other namespaces too; a child may be up on its own, and
     then works: no false UP (B54)."""
     with children(a, b) as (one, other):

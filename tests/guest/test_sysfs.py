@@ -30,12 +30,12 @@ def test_files(a):
 def test_mode(a, b):
     """`datagram` is taken, `connected` refused with a reason in the log; anything else is invalid, the newline being
     part of the word (SYSFS-1)."""
-    assert sysfs_write(a, "mode", "datagram\\n").returncode == 0
+    assert sysfs_write(a, "mode", "datagram\n").returncode == 0
     run(["dmesg", "-C"])
-    done = sysfs_write(a, "mode", "connected\\n")
+    done = sysfs_write(a, "mode", "connected\n")
     assert done.returncode != 0 and "not supported" in done.stderr, done.stderr
     assert f"{a.iface}: mode refused: connected mode is not available" in kernel_log()
-    for text in ("datagram", "connected", "x\\n", "\\n", "datagram\\n\\n"):
+    for text in ("datagram", "connected", "x\n", "\n", "datagram\n\n"):
         done = sysfs_write(a, "mode", text)
         assert done.returncode != 0 and "nvalid argument" in done.stderr, (text, done.stderr)
     assert sysfs_read(a.run, a.iface, "mode") == "datagram"
@@ -45,8 +45,8 @@ def test_mode(a, b):
 def test_umcast(a):
     """Any number above 0 sets it, with a warning; anything else clears it; it never fails (SYSFS-3)."""
     run(["dmesg", "-C"])
-    for text, value in (("1\\n", "1"), ("0\\n", "0"), ("17 apples", "1"), ("yes\\n", "0"), ("0x2\\n", "1"),
-                        ("-1\\n", "0")):
+    for text, value in (("1\n", "1"), ("0\n", "0"), ("17 apples", "1"), ("yes\n", "0"), ("0x2\n", "1"),
+                        ("-1\n", "0")):
         assert sysfs_write(a, "umcast", text).returncode == 0
         assert sysfs_read(a.run, a.iface, "umcast") == value, text
     assert "joined directly by userspace" in kernel_log()
@@ -57,8 +57,8 @@ def test_writers_need_a_capability(a):
     for file in ("create_child", "delete_child"):
         path = f"/sys/class/net/{a.iface}/{file}"
         # As root, but without the capability: the file lets one write, the driver does not.
-        done = a.run("setpriv", "--bounding-set", "-net_admin", "--inh-caps", "-net_admin", "sh", "-c",
-                     f"echo 0x8007 >{path}", check=False)
+        done = a.run("setpriv", "--bounding-set", "-net_admin", "--inh-caps", "-net_admin", "tee", path,
+                     input="0x8007\n", check=False)
         assert done.returncode != 0 and "not permitted" in done.stderr, done.stderr
 
 
