@@ -29,8 +29,9 @@ pub(crate) unsafe trait DmaBuffer: Send {
 ///
 /// As long as the value exists, moved or not, what these functions describe must be memory that is
 /// valid for reads, and the answers must not change. Others may write to that memory meanwhile (user
-/// space does, to pages sent with MSG_ZEROCOPY): nothing of it may be read through a reference. The linear part must be
-/// in the kernel's direct map. The memory must not be freed before the value is dropped.
+/// space does, to pages sent with MSG_ZEROCOPY): nothing of it may be read through a reference. The
+/// linear part must be in the kernel's direct map. The memory must not be freed before the value is
+/// dropped.
 pub(crate) unsafe trait Segments: Send {
     /// Start and length in bytes of the linear part; `None` when it is empty.
     fn linear(&self) -> Option<(*const u8, usize)>;

@@ -5,14 +5,10 @@
 use kernel::{
     debugfs::Dir,
     prelude::*,
-    str::CString,
-    sync::atomic::{
-        Acquire,
-        Atomic,
-        Full,
-        Release, //
-    },
+    str::CString, //
 };
+
+use super::once::Once;
 
 /// The directory and the names that are taken in it.
 struct State {
@@ -25,8 +21,8 @@ kernel::sync::global_lock! {
     unsafe(uninit) static ROOT: Mutex<Option<State>> = None;
 }
 
-/// How far `ROOT` is: 0 untouched, 1 being initialised, 2 initialised.
-static READY: Atomic<u32> = Atomic::new(0);
+/// How far `ROOT` is.
+static READY: Once = Once::new();
 
 /// The directory while it exists; dropping this removes it as soon as the files in it are gone.
 pub(crate) struct Root(());
@@ -39,10 +35,8 @@ impl Root {
     ///
     /// `EBUSY` if there has been one since the module was loaded.
     pub(crate) fn new(name: &CStr) -> Result<Self> {
-        READY.cmpxchg(0, 1, Full).map_err(|_| EBUSY)?;
-        // SAFETY: the exchange above succeeds once.
-        unsafe { ROOT.init() };
-        READY.store(2, Release);
+        // SAFETY: called once.
+        READY.call(|| unsafe { ROOT.init() })?;
         *ROOT.lock() = Some(State {
             dir: Dir::new(name),
             names: KVec::new(),
@@ -73,7 +67,7 @@ impl Name {
     ///
     /// `ENOMEM`.
     pub(crate) fn take(wanted: &CStr) -> Result<Option<Self>> {
-        if READY.load(Acquire) != 2 {
+        if !READY.is_done() {
             return Ok(None);
         }
         let mut root = ROOT.lock();

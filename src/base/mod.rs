@@ -11,6 +11,7 @@ pub(crate) mod flags;
 pub(crate) mod lock;
 pub(crate) mod log;
 pub(crate) mod netns;
+pub(crate) mod once;
 pub(crate) mod params;
 pub(crate) mod rcu;
 pub(crate) mod rcuhash;

@@ -16,20 +16,15 @@ use kernel::{
         c_void, //
     },
     prelude::*,
-    sync::{
-        atomic::{
-            Acquire,
-            Atomic,
-            Full,
-            Release, //
-        },
-        Arc, //
-    },
+    sync::Arc,
     types::Opaque, //
 };
 
 use super::device::Device;
-use crate::sys::bindings;
+use crate::{
+    base::once::Once,
+    sys::bindings, //
+};
 
 /// The changes that a listener may care about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,8 +52,8 @@ kernel::sync::global_lock! {
     unsafe(uninit) static LISTENERS: Mutex<KVec<Arc<dyn Listener>>> = KVec::new();
 }
 
-/// Whether `LISTENERS` is initialised: 0 untouched, 1 being initialised, 2 initialised.
-static READY: Atomic<u32> = Atomic::new(0);
+/// How far `LISTENERS` is.
+static READY: Once = Once::new();
 
 /// The module's notifier, for all net namespaces. Dropping it unregisters it.
 ///
@@ -85,10 +80,8 @@ impl Notifier {
     pub(crate) fn new() -> impl PinInit<Self, Error> {
         try_pin_init!(Self {
             _: {
-                READY.cmpxchg(0, 1, Full).map_err(|_| EBUSY)?;
-                // SAFETY: the exchange above succeeds once.
-                unsafe { LISTENERS.init() };
-                READY.store(2, Release);
+                // SAFETY: called once.
+                READY.call(|| unsafe { LISTENERS.init() })?;
             },
             block <- Opaque::try_ffi_init(|slot: *mut bindings::notifier_block| {
                 // SAFETY: `slot` is pinned memory that stays until the drop.
@@ -154,7 +147,7 @@ impl Listening {
     ///
     /// `ENODEV` if there is no [`Notifier`]; `ENOMEM`.
     pub(crate) fn new(listener: Arc<dyn Listener>) -> Result<Self> {
-        if READY.load(Acquire) != 2 {
+        if !READY.is_done() {
             return Err(ENODEV);
         }
         LISTENERS.lock().push(listener.clone(), GFP_KERNEL)?;

@@ -143,14 +143,14 @@ class Side:
         assert m, f"ping {dst} did not run: {out}"
         dup = re.search(r"\+(\d+) duplicates", out)
         err = re.search(r"\+(\d+) errors", out)
-        sent, received = int(m[1]), int(m[2])
+        sent, received, dups = int(m[1]), int(m[2]), int(dup[1]) if dup else 0
         # Once it has had a reply, ping leaves twice its longest round trip after the last request: on a machine
         # that is short of time the last replies come later than that.
         deadline = time.monotonic() + 5
         while 0 < received < sent and time.monotonic() < deadline:
-            received = max(received, min(sent, self.echo_replies(dst) - before))
+            received = max(received, min(sent, self.echo_replies(dst) - before - dups))
             time.sleep(0.1)
-        return Pings(sent, received, int(dup[1]) if dup else 0, int(err[1]) if err else 0, out)
+        return Pings(sent, received, dups, int(err[1]) if err else 0, out)
 
     def echo_replies(self, dst):
         """How many echo replies the namespace has received so far."""
