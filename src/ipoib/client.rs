@@ -26,6 +26,7 @@ use super::{
 use crate::{
     base::{
         params::Params,
+        unsupported,
         work::OrderedQueue, //
     },
     net::{
@@ -136,7 +137,7 @@ impl Client for Ipoib {
             }
         }
         if parents.is_empty() {
-            return Err(EOPNOTSUPP);
+            return Err(unsupported());
         }
         let mut ports = KVec::with_capacity(parents.len(), GFP_KERNEL)?;
         let mut files = KVec::with_capacity(parents.len(), GFP_KERNEL)?;
