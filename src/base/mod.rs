@@ -18,3 +18,5 @@ pub(crate) mod rcuhash;
 pub(crate) mod ring;
 pub(crate) mod time;
 pub(crate) mod work;
+
+pub(crate) use crate::sys::compat::unsupported;

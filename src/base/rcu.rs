@@ -26,6 +26,8 @@ use kernel::{
     types::Opaque,
 };
 
+use crate::sys::compat::rcu_barrier;
+
 /// The allocation behind an [`RcuArc`].
 ///
 /// `head` comes first so that the address of the `rcu_head` is the address of the allocation.
@@ -43,7 +45,7 @@ struct Inner<T> {
 ///
 /// Cloning and dropping work in any context and never sleep. The drop of the last reference queues
 /// an RCU callback; `T` is dropped in that callback, in softirq context, so the `Drop` of `T` must
-/// not sleep. A module must call [`kernel::sync::rcu::rcu_barrier`] after the last such drop and
+/// not sleep. A module must call [`rcu_barrier`] after the last such drop and
 /// before its text goes away.
 ///
 /// # Invariants
@@ -284,7 +286,7 @@ impl Drop for Drain {
     fn drop(&mut self) {
         // A leaked reference would never go away: do not wait for it for ever.
         for _ in 0..DRAIN_ROUNDS {
-            kernel::sync::rcu::rcu_barrier();
+            rcu_barrier();
             if LIVE.load(Relaxed) == 0 {
                 return;
             }

@@ -31,6 +31,7 @@ use super::{
 use crate::{
     base::{
         params::Params,
+        unsupported,
         work::OrderedQueue, //
     },
     net::{
@@ -131,7 +132,7 @@ impl Client for Ipoib {
             }
         }
         if parents.is_empty() {
-            return Err(EOPNOTSUPP);
+            return Err(unsupported());
         }
         let mut ports = KVec::with_capacity(parents.len(), GFP_KERNEL)?;
         for parent in &parents {

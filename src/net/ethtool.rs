@@ -7,7 +7,6 @@
 use kernel::{
     error::from_result,
     ffi::c_int,
-    prelude::*,
     sync::ArcBorrow, //
 };
 
@@ -15,7 +14,10 @@ use super::ops::{
     Adapter,
     Ops, //
 };
-use crate::sys::bindings;
+use crate::sys::{
+    bindings,
+    compat::unsupported, //
+};
 
 /// The set of strings that [`Ethtool::statistics`] fills.
 const SS_STATS: c_int = bindings::ethtool_stringset_ETH_SS_STATS as c_int;
@@ -93,7 +95,7 @@ impl<T: Ethtool> Adapter<T> {
     /// Called by the core, RTNL held, for a device of this adapter.
     unsafe extern "C" fn get_sset_count(dev: *mut bindings::net_device, set: c_int) -> c_int {
         if set != SS_STATS {
-            return EOPNOTSUPP.to_errno();
+            return unsupported().to_errno();
         }
         let mut n = 0;
         // SAFETY: the core keeps the device registered.

@@ -11,16 +11,13 @@ use core::{
     ptr::NonNull, //
 };
 
-use kernel::sync::{
-    aref::ARef,
-    barrier::{
-        smp_mb,
-        Full, //
-    }, //
-};
+use kernel::sync::aref::ARef;
 
 use super::device::Device;
-use crate::sys::bindings;
+use crate::sys::{
+    bindings,
+    compat::smp_mb, //
+};
 
 /// A transmit queue of a device that is kept alive.
 ///
@@ -79,7 +76,7 @@ impl TxQueue {
     pub(crate) fn stopped(&self) -> bool {
         // Pairs with the barrier in `TxLocked::stop_unless`: either we see the stop, or the
         // stopper sees the slots that we freed before calling this.
-        smp_mb(Full);
+        smp_mb();
         // SAFETY: reads one bit of a live queue.
         unsafe { bindings::ipoib_h_tx_queue_stopped(self.ptr.as_ptr()) }
     }
@@ -158,7 +155,7 @@ impl TxOps {
     pub(crate) fn stop_unless(&mut self, room: impl FnOnce() -> bool) -> bool {
         // SAFETY: the queue's lock is held.
         unsafe { bindings::ipoib_h_tx_stop_queue(self.0.as_ptr()) };
-        smp_mb(Full);
+        smp_mb();
         if room() {
             // SAFETY: as above. `start`, not `wake`: we are inside the transmit function.
             unsafe { bindings::ipoib_h_tx_start_queue(self.0.as_ptr()) };

@@ -18,14 +18,17 @@ use kernel::{
     static_lock_class,
     sync::{
         atomic::{Atomic, Full, Relaxed},
-        rcu::rcu_barrier,
         Completion, Refcount,
     },
     types::Opaque,
 };
 
 use super::pd::Pd;
-use crate::{base::rcu::RcuArc, sys::bindings as sys, wire::gid::Gid};
+use crate::{
+    base::rcu::RcuArc,
+    sys::{bindings as sys, compat::rcu_barrier},
+    wire::gid::Gid,
+};
 
 /// Global route of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

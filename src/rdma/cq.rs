@@ -12,7 +12,7 @@ use kernel::{
 };
 
 use super::{device::DeviceHandle, wc::Wc};
-use crate::sys::bindings as sys;
+use crate::sys::{bindings as sys, compat::unsupported};
 
 /// Whom a completion queue calls.
 pub(crate) trait CompletionHandler: Send + Sync + 'static {
@@ -90,8 +90,8 @@ impl Cq {
         };
         // SAFETY: The device is valid; the method table does not change after registration.
         let ops = unsafe { &(*device.as_ptr()).ops };
-        let poll = ops.poll_cq.ok_or(EOPNOTSUPP)?;
-        let notify = ops.req_notify_cq.ok_or(EOPNOTSUPP)?;
+        let poll = ops.poll_cq.ok_or_else(unsupported)?;
+        let notify = ops.req_notify_cq.ok_or_else(unsupported)?;
 
         let context = Arc::into_raw(handler);
         // SAFETY: The device is valid, the callbacks fit the context, which lives until the queue

@@ -11,7 +11,10 @@ use kernel::{
 };
 
 use super::port::Port;
-use crate::{base::netns::Net, sys::bindings as sys};
+use crate::{
+    base::netns::Net,
+    sys::{bindings as sys, compat::limit},
+};
 
 /// A piece of text of the device, at most `N` bytes long.
 #[derive(Clone, Copy)]
@@ -135,11 +138,11 @@ impl DeviceHandle {
         // registration.
         let attrs = unsafe { &(*raw.as_ptr()).attrs };
         let attrs = DeviceAttrs {
-            max_send_sge: attrs.max_send_sge,
-            max_recv_sge: attrs.max_recv_sge,
-            max_qp_wr: attrs.max_qp_wr,
-            max_cqe: attrs.max_cqe,
-            max_mcast_qp_attach: attrs.max_mcast_qp_attach,
+            max_send_sge: limit(attrs.max_send_sge),
+            max_recv_sge: limit(attrs.max_recv_sge),
+            max_qp_wr: limit(attrs.max_qp_wr),
+            max_cqe: limit(attrs.max_cqe),
+            max_mcast_qp_attach: limit(attrs.max_mcast_qp_attach),
             device_cap_flags: attrs.device_cap_flags,
             kernel_cap_flags: attrs.kernel_cap_flags,
         };

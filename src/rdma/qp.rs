@@ -16,13 +16,18 @@ use kernel::{
     prelude::*,
     sync::{
         atomic::{Atomic, Full, Relaxed},
-        barrier::smp_mb,
         Arc,
     },
 };
 
 use super::{cq::Cq, device::DeviceHandle, pd::Pd};
-use crate::{sys::bindings as sys, wire::qpn::Qpn};
+use crate::{
+    sys::{
+        bindings as sys,
+        compat::{smp_mb, unsupported},
+    },
+    wire::qpn::Qpn,
+};
 
 type PostSend = unsafe extern "C" fn(
     *mut sys::ib_qp,
@@ -253,7 +258,7 @@ impl Qp {
     #[inline]
     fn resets_after_post(&self) -> u64 {
         // Pairs with the barrier in `QpControl::to_reset`.
-        smp_mb(Full);
+        smp_mb();
         self.0.resets.load(Relaxed)
     }
 }
@@ -282,8 +287,8 @@ impl QpControl {
         }
         // SAFETY: The device is valid; the method table does not change after registration.
         let ops = unsafe { &(*pd.device().as_ptr()).ops };
-        let post_send = ops.post_send.ok_or(EOPNOTSUPP)?;
-        let post_recv = ops.post_recv.ok_or(EOPNOTSUPP)?;
+        let post_send = ops.post_send.ok_or_else(unsupported)?;
+        let post_recv = ops.post_recv.ok_or_else(unsupported)?;
 
         let mut attr = sys::ib_qp_init_attr {
             send_cq: send_cq.as_ptr(),
@@ -416,7 +421,7 @@ impl QpControl {
         // INVARIANT: The number goes up before the transition. Under `u64` it never wraps.
         let resets = self.qp.0.resets.fetch_add(1, Full).wrapping_add(1);
         // Pairs with the barrier in `Qp::resets_after_post`.
-        smp_mb(Full);
+        smp_mb();
         self.modify_state(sys::ib_qp_state::IB_QPS_RESET)?;
         // INVARIANT: The transition was made, and `self` is borrowed, so no other follows.
         Ok(QpReset {

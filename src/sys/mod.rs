@@ -3,6 +3,8 @@
 //! Raw layer: the generated bindings, the types they share with the kernel crate, and the checks
 //! that both views agree. Nothing else; only `base`, `rdma` and `net` may name it.
 
+pub(crate) mod compat;
+
 #[allow(
     dead_code,
     missing_docs,
@@ -11,6 +13,8 @@
     non_upper_case_globals,
     improper_ctypes,
     unreachable_pub,
+    unknown_lints, // A compiler need not know all of these.
+    unnecessary_transmutes,
     unsafe_op_in_unsafe_fn,
     clippy::all,
     clippy::undocumented_unsafe_blocks,

@@ -34,6 +34,8 @@ def complaints(tmp_path, name, text):
     ("extra/x.rs", ""),
     ("ipoib/rx.rs", "use crate::sys::params::Params;"),
     ("net/long.rs", "\n" * 601),
+    ("net/skb.rs", "#[cfg(CONFIG_RUSTC_HAS_X)]\nfn f() {}"),
+    ("../bindings/helpers.c", "#if LINUX_VERSION_CODE < KERNEL_VERSION(7, 3, 0)\n#endif"),
 ])
 def test_complains(tmp_path, name, text):
     assert complaints(tmp_path, name, text)
@@ -48,6 +50,9 @@ def test_complains(tmp_path, name, text):
     ("main.rs", "mod net; use crate::ipoib::x; unsafe {}"),
     ("net/quote.rs", "fn f<'a>(x: &'a u8) { g('\"'); } // crate::rdma"),
     ("net/long.rs", "\n" * 600),
+    ("sys/compat.rs", "#[cfg(CONFIG_RUSTC_HAS_X)]\nfn f() {}"),
+    ("net/skb.rs", "// LINUX_VERSION_CODE\n#[cfg(CONFIG_RUST_DEBUG_ASSERTIONS)]\nfn f() {}"),
+    ("../bindings/compat.h", "#if LINUX_VERSION_CODE < KERNEL_VERSION(7, 3, 0)\n#endif"),
 ])
 def test_accepts(tmp_path, name, text):
     assert complaints(tmp_path, name, text) == []
