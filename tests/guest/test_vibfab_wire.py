@@ -35,7 +35,7 @@ def test_both_sides_are_members_of_the_broadcast_group(a, b):
 
 def test_arp_is_replicated_to_members_but_not_back_to_its_port(a, b, ring):
     a.flush_neighbours()
-    assert a.reaches(b.ip4)
+    net.wait_until("an answer after the flush", lambda: a.reaches(b.ip4))
     port = switch_port(a)
     arps = [p for p in ring() if p["in"] == port and p["dlid"] >= 0xC000 and p["data"][:2] == b"\x08\x06"]
     assert arps
@@ -54,7 +54,8 @@ def test_own_multicast_comes_back_and_the_driver_drops_it(a, ring):
     a.run("ping", "-q", "-c", 3, "-i", 0.2, "-W", 1, "-I", a.iface, "224.0.0.1", check=False)
     got = [p for p in ring() if p["out"] == port and p["verdict"] == "ok" and p["dqpn"] > 1]
     echoes = [p for p in got if p["in"] == port]
-    assert len(echoes) >= 3
+    # Replies of both hosts count for ping: it may send fewer than three.
+    assert echoes
     assert {p["sqpn"] for p in echoes} == {qp["qpn"]}
     assert a.stats()["rx"]["packets"] - before <= len(got) - len(echoes)
 
@@ -76,7 +77,7 @@ def test_tshark_decodes_everything(a, b):
     a.flush_neighbours()
     a.run("ip", "-6", "neigh", "flush", "dev", a.iface)
     vibfab.ctl("ring clear")
-    assert a.reaches(b.ip4) and a.reaches(b.ip6)
+    net.wait_until("answers after the flush", lambda: a.reaches(b.ip4) and a.reaches(b.ip6))
     # A join and a leave for the SA to answer.
     a.run("python3", "-c", "import socket,struct\n"
           "s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)\n"
@@ -94,14 +95,12 @@ def test_tshark_decodes_everything(a, b):
 
 
 def test_path_query_is_answered_with_lids(a, b):
-    vibfab.ctl(f"port {PORTS['A']} reregister")
-    net.wait_until("an answer after the reregister", lambda: a.reaches(b.ip4))
+    # A reregister makes the driver forget its paths: the next packet asks again.
+    vibfab.ctl("ring clear", f"port {PORTS['A']} reregister")
     a.flush_neighbours()
-    vibfab.ctl("ring clear")
-    b_mac = b.hwaddr
-    assert a.reaches(b.ip4)
-    assert b_mac == b.hwaddr
+    net.wait_until("an answer after the reregister", lambda: a.reaches(b.ip4))
     paths = [p for p in vibfab.ring() if p["dqpn"] == 1 and p["data"][16:18] == b"\x00\x35"]
+    assert paths
     for p in paths:
         assert 1 in (p["slid"], p["dlid"])
 
