@@ -7,7 +7,7 @@ SUITE  ?=
 
 .DEFAULT_GOAL := all
 
-.PHONY: all modules modules_install clean help setup module demo test check lint clippy panics guest-tests
+.PHONY: all modules modules_install vibfab clean help setup module demo test check lint clippy panics guest-tests
 
 help: ## list the targets
 	@sed -n 's/^\([a-z_-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -26,6 +26,12 @@ modules_install: | need-kdir ## install ipoib_rs.ko for the running kernel, or f
 	@# Without a System.map in KDIR, as distributions have it, the kernel's makefile leaves this out.
 	depmod $(if $(INSTALL_MOD_PATH),-b $(INSTALL_MOD_PATH)) $$(cat $(KDIR)/include/config/kernel.release)
 
+# The virtual InfiniBand fabric of the tests is C: headers for modules are enough.
+vibfab: ## build the test fabric, build/vibfab/vibfab.ko, for the same kernel (see tests/vibfab)
+	@test -e $(KDIR)/Makefile || { echo "$(KDIR) is no kernel build folder" >&2; exit 1; }
+	@mkdir -p build/vibfab
+	$(MAKE) -C $(KDIR) M=$(CURDIR)/tests/vibfab MO=$(CURDIR)/build/vibfab modules
+
 .PHONY: need-kdir
 need-kdir:
 	@test -e $(KDIR)/rust/libkernel.rmeta || { \
@@ -42,8 +48,9 @@ clean: ## remove everything that was built in this folder
 setup: ## make the build root and the prepared kernel tree (once; cached)
 	@scripts/make-root --kernel $(KERNEL)
 
-module: ## build build/$(KERNEL)/ipoib_rs.ko in the build root
+module: ## build build/$(KERNEL)/ipoib_rs.ko and the test fabric in the build root
 	@scripts/build-module --kernel $(KERNEL)
+	@scripts/build-module --kernel $(KERNEL) --src tests/vibfab
 
 demo: ## boot a guest, load the module, ping and iperf3 over it
 	@scripts/demo

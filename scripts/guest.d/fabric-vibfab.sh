@@ -3,7 +3,9 @@
 # dots for commas (partition=0xffff.0x8001), and sm=embedded (default) or sm=opensm.
 # build: tests/vibfab
 PORT_A=vib0/1 PORT_B=vib1/1 PORT_C=vib0/2 PORT_D=vib1/2
-[ "${OPT_hcas:-2}" != 1 ] || PORT_B=vib0/2
+# Where there is no second port, both drivers have an interface on the same one.
+[ "${OPT_ports:-2}" != 1 ] || PORT_C=vib0/1 PORT_D=vib1/1
+[ "${OPT_hcas:-2}" != 1 ] || PORT_B=vib0/2 PORT_C=vib0/1 PORT_D=vib0/2
 VIBFAB_DEBUG=/sys/kernel/debug/vibfab
 
 vibfab_params() {

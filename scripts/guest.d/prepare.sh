@@ -8,7 +8,7 @@
 # and may set:
 #   PORT_A, PORT_B   RDMA device/port of each side, for example rxe0/1. One that is not in this guest is
 #                    empty. The driver's interfaces are found by the port's GID.
-#   PORT_C, PORT_D   ports of the in-tree driver with --driver both
+#   PORT_C, PORT_D   ports of the in-tree driver with --driver both; they may be the same as A's and B's
 #   FABRIC_PARAMS    module parameters that ipoib_rs needs on this fabric
 #   FABRIC_HAS_NETDEVS, IF_A, IF_B   when the fabric brings network devices by itself
 # Header comments of a plug-in, read by the runner: "# guests: N", "# build: FOLDER" (a module of this
@@ -17,6 +17,7 @@
 PREPARE_ERROR='' FABRIC_PARAMS='' FABRIC_HAS_NETDEVS='' PORT_A='' PORT_B=''
 NS_A=a NS_B=b IF_A='' IF_B=''
 PORT_C='' PORT_D='' NS_C='' NS_D='' IF_C='' IF_D=''
+[ "${GUEST_DRIVER:-}" != both ] || NS_C=c NS_D=d
 IP4_C=10.78.0.1 IP4_D=10.78.0.2 IP6_C=fd78::1 IP6_D=fd78::2
 IP4_A=10.77.0.1 IP4_B=10.77.0.2 IP6_A=fd77::1 IP6_B=fd77::2
 # Generous: a loaded machine without KVM is ten times slower than an idle one.
@@ -153,7 +154,7 @@ prepare_state() {
     rdma link
     ip -s -d link
     ip addr
-    for ns in $NS_A $NS_B; do
+    for ns in $NS_A $NS_B $NS_C $NS_D; do
         echo "== namespace $ns"
         ip -n "$ns" -s -d link
         ip -n "$ns" addr
@@ -175,8 +176,6 @@ ifaces_up() {
     side_up A "$PORT_A" "$NS_A" $IP4_A $IP6_A "$name" || return
     side_up B "$PORT_B" "$NS_B" $IP4_B $IP6_B "$peer" || return
     if [ "$driver" = both ]; then
-        NS_C=c NS_D=d
-        namespaces_up || return
         side_up C "$PORT_C" "$NS_C" $IP4_C $IP6_C ib_ipoib || return
         side_up D "$PORT_D" "$NS_D" $IP4_D $IP6_D ib_ipoib || return
         wait_for "carrier on $IF_C" carrier "$NS_C" "$IF_C" || return

@@ -141,7 +141,24 @@ def test_group_qkey_change(a, b):
     recovered(a, b)
 
 
-def test_queue_error_and_device_fatal_events_reach_the_driver(a, b):
+def test_device_fatal_under_traffic(a, b):
+    """A dead device carries nothing, whatever is on its way; after its recovery all goes on."""
+    flood = a.start("ping", "-q", "-f", "-s", 1500, b.ip4)
+    net.wait_until("traffic", lambda seen=vibfab.port(B)["rx_pkts"]: vibfab.port(B)["rx_pkts"] > seen + 100)
+    vibfab.ctl("hca vib1 fatal")
+    assert vibfab.hca("vib1")["fatal"] == 1
+    carried = vibfab.port(B)["rx_pkts"]
+    assert not a.reaches(b.ip4)
+    assert vibfab.port(B)["rx_pkts"] == carried
+    vibfab.ctl("hca vib1 recover")
+    recovered(a, b)
+    net.wait_until("traffic", lambda: vibfab.port(B)["rx_pkts"] > carried + 100)
+    assert flood.poll() is None
+    flood.kill()
+    flood.wait()
+
+
+def test_queue_error_event_reaches_the_driver(a, b):
     qp = vibfab.qps(A)[0]
     vibfab.ctl(f"qp {qp['device']} {qp['qpn']} cqerr send")
     net.wait_until("the log line", lambda: vibfab.kernel_log("completion queue overflow"))

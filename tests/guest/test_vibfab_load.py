@@ -1,5 +1,6 @@
 """The fabric module itself: loading, plugging, parameters. Driver: none; clients: all of the RDMA core."""
 
+import contextlib
 import pathlib
 import subprocess
 
@@ -61,29 +62,47 @@ def iface(port):
     return None
 
 
-def test_hot_remove_under_traffic():
-    """An HCA goes while packets are on their way to and from it, in both modes of the driver."""
-    for mode in ("datagram", "connected"):
-        names = [net.wait_until("an interface", lambda p=p: iface(p)) for p in ("vib0/1", "vib1/1")]
-        for i, (ns, name) in enumerate(zip(("x", "y"), names, strict=True), 1):
-            net.run(["ip", "netns", "add", ns])
-            net.run(["sh", "-c", f"echo {mode} >/sys/class/net/{name}/mode"])
-            net.run(["ip", "link", "set", name, "netns", ns])
-            net.run(["ip", "-n", ns, "addr", "add", f"10.80.0.{i}/24", "dev", name])
-            net.run(["ip", "-n", ns, "link", "set", name, "up"])
-        ping = ["ip", "netns", "exec", "x", "ping", "-q", "10.80.0.2"]
-        net.wait_until("an answer", lambda p=ping: net.run([*p, "-c", "1", "-W", "1"], check=False).returncode == 0)
+@contextlib.contextmanager
+def hosts(mode="datagram"):
+    """The in-tree driver's interfaces of vib0/1 and vib1/1 in two namespaces; gives a ping command."""
+    names = [net.wait_until("an interface", lambda p=p: iface(p)) for p in ("vib0/1", "vib1/1")]
+    for i, (ns, name) in enumerate(zip(("x", "y"), names, strict=True), 1):
+        net.run(["ip", "netns", "add", ns])
+        net.run(["sh", "-c", f"echo {mode} >/sys/class/net/{name}/mode"])
+        net.run(["ip", "link", "set", name, "netns", ns])
+        net.run(["ip", "-n", ns, "addr", "add", f"10.80.0.{i}/24", "dev", name])
+        net.run(["ip", "-n", ns, "link", "set", name, "up"])
+    ping = ["ip", "netns", "exec", "x", "ping", "-q", "10.80.0.2"]
+    net.wait_until("an answer", lambda: net.run([*ping, "-c", "1", "-W", "1"], check=False).returncode == 0)
+    yield ping
+    vibfab.ctl("hca vib0 remove", "hca vib0 add")
+    for ns in ("x", "y"):
+        net.run(["ip", "netns", "del", ns])
+
+
+@pytest.mark.parametrize("mode,first", [("datagram", []), ("connected", []), ("datagram", ["hca vib1 fatal"])])
+def test_hot_remove_under_traffic(mode, first):
+    """An HCA goes while packets are on their way to and from it, also one that is dead already."""
+    with hosts(mode) as ping:
         flood = subprocess.Popen([*ping, "-f", "-s", "1500"], stdout=subprocess.DEVNULL)
         net.wait_until("traffic", lambda: vibfab.port("vib1/1")["rx_pkts"] > 200)
-        vibfab.ctl("hca vib1 remove")
-        vibfab.ctl("hca vib1 add")
+        vibfab.ctl(*first, "hca vib1 remove", "hca vib1 add")
+        assert vibfab.hca("vib1")["fatal"] == 0
         assert vibfab.strict() == {}
         flood.kill()
         flood.wait()
-        vibfab.ctl("hca vib0 remove", "hca vib0 add")
-        for ns in ("x", "y"):
-            net.run(["ip", "netns", "del", ns])
     assert vibfab.strict() == {}
+
+
+def test_hop_limit_makes_a_driver_add_a_grh():
+    assert reload("hop_limit=5").returncode == 0
+    with hosts() as ping:
+        vibfab.ctl("ring clear")
+        net.run([*ping, "-c", "3"])
+        port = vibfab.port("vib0/1")
+        echo = [p for p in vibfab.ring() if p["data"][:2] == b"\x08\x00" and p["in"] == port["sw"]]
+    assert len(echo) == 3 and {p["grh"] for p in echo} == {1}
+    assert {p["sgid"].replace(":", "") for p in echo} == {f"{port['prefix']:016x}{port['guid']:016x}"}
 
 
 def test_sixty_four_ports():

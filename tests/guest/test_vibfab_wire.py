@@ -51,13 +51,15 @@ def test_own_multicast_comes_back_and_the_driver_drops_it(a, ring):
     port = switch_port(a)
     qp = vibfab.qps(PORTS["A"])[0]
     before = a.stats()["rx"]["packets"]
-    a.run("ping", "-q", "-c", 3, "-i", 0.2, "-W", 1, "-I", a.iface, "224.0.0.1", check=False)
-    got = [p for p in ring() if p["out"] == port and p["verdict"] == "ok" and p["dqpn"] > 1]
-    echoes = [p for p in got if p["in"] == port]
-    # Replies of both hosts count for ping: it may send fewer than three.
-    assert echoes
+    a.run("ping", "-q", "-c", 20, "-i", 0.02, "-W", 1, "-I", a.iface, "224.0.0.1", check=False)
+    after = a.stats()["rx"]["packets"]
+    echoes = [p for p in ring() if p["in"] == p["out"] == port and p["verdict"] == "ok" and p["dqpn"] > 1]
+    # If hosts answer, ping counts their replies and may send fewer.
+    assert len(echoes) >= 5
     assert {p["sqpn"] for p in echoes} == {qp["qpn"]}
-    assert a.stats()["rx"]["packets"] - before <= len(got) - len(echoes)
+    # What else arrives meanwhile is a packet or two of the hosts' own.
+    others = [p for p in ring() if p["out"] == port and p["in"] != port and p["verdict"] == "ok" and p["dqpn"] > 1]
+    assert after - before < len(others) + len(echoes)
 
 
 def test_unicast_goes_to_the_peers_lid_and_qp(a, b, ring):
@@ -70,6 +72,8 @@ def test_unicast_goes_to_the_peers_lid_and_qp(a, b, ring):
     for p in echo:
         assert (p["dlid"], p["dqpn"], p["out"]) == (peer["lid"], peer_qp["qpn"], peer["sw"])
         assert p["len"] == 4 + 20 + 8 + 56
+        # The path said hop limit 0: no GRH.
+        assert p["grh"] == 0
         assert p["data"][:4] == b"\x08\x00\x00\x00"
 
 

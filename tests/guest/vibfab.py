@@ -29,14 +29,19 @@ def value(text):
     return text
 
 
-def lines(name, first=None):
+def read_lines(path, first=None):
     """Lines of "key=value ..." of a file as dictionaries; with `first`, those that begin with that key."""
     found = []
-    for line in (DEBUG / name).read_text().splitlines():
+    for line in path.read_text().splitlines():
         fields = dict(w.partition("=")[::2] for w in line.split())
         if first is None or next(iter(fields)) == first:
             found.append({k: value(v) for k, v in fields.items()})
     return found
+
+
+def lines(name, first=None):
+    """Lines of one of the module's files, see read_lines()."""
+    return read_lines(DEBUG / name, first)
 
 
 def port(name):

@@ -320,9 +320,13 @@ static void vib_corrupt(struct vib_pkt *p, u32 what, struct vib_dpkt **copy)
 	}
 }
 
-/* Send @p, or do to it what the rules say. RCU read side. */
-void __vib_fault_transmit(struct vib_pkt *p, struct vib_kicks *k)
+/*
+ * Send @orig, or do to it what the rules say; @orig itself stays as it is: the
+ * next segment is made from it. RCU read side.
+ */
+void __vib_fault_transmit(const struct vib_pkt *orig, struct vib_kicks *k)
 {
+	struct vib_pkt pkt = *orig, *p = &pkt;
 	u32 dst = vib_pkt_egress(p), copies = 1;
 	struct vib_dpkt *d, *copy = NULL;
 	u8 in = p->in_port;

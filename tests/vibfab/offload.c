@@ -195,6 +195,7 @@ int vib_lso_send(struct vib_qp *qp, const struct ib_ud_wr *ud,
 		if (err)
 			return err;
 		vib_fault_transmit(p, k);
+		p->id = 0;
 		p->psn = (p->psn + 1) & 0xffffff;
 	}
 	qp->sq_psn = (p->psn - 1) & 0xffffff;

@@ -202,7 +202,7 @@ void vib_fault_init(void);
 void vib_fault_exit(void);
 DECLARE_STATIC_KEY_FALSE(vib_fault_on);
 enum ib_wc_status __vib_fault_wc(struct vib_pkt *p);
-void __vib_fault_transmit(struct vib_pkt *p, struct vib_kicks *k);
+void __vib_fault_transmit(const struct vib_pkt *orig, struct vib_kicks *k);
 void __vib_fault_recv(struct vib_pkt *p, struct ib_wc *wc);
 int __vib_fault_rc(struct vib_pkt *p, u32 *delay);
 bool __vib_fault_egress(struct vib_pkt *p, u32 out);

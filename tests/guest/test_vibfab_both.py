@@ -1,0 +1,85 @@
+"""Both drivers in one kernel (--driver both): ours on the first ports (sides A, B), the in-tree one on the second
+(C, D)."""
+
+import threading
+
+import pytest
+
+import net
+import vibfab
+
+PORTS = {"A": "vib0/1", "B": "vib1/1", "C": "vib0/2", "D": "vib1/2"}
+
+
+@pytest.fixture(scope="session")
+def c():
+    return net.Side("C")
+
+
+@pytest.fixture(scope="session")
+def d():
+    return net.Side("D")
+
+
+@pytest.fixture(autouse=True)
+def quiet(a, b, c, d):
+    net.wait_until("a sound start", lambda: a.reaches(b.ip4) and c.reaches(d.ip4))
+    yield
+    vibfab.reset()
+    assert vibfab.strict() == {}
+
+
+def test_each_side_is_its_drivers_on_its_port(a, b, c, d):
+    for side, driver in ((a, "ipoib_rs"), (b, "ipoib_rs"), (c, "ib_ipoib"), (d, "ib_ipoib")):
+        info = side.run("ethtool", "-i", side.iface).stdout
+        assert f"driver: {driver}" in info
+        guid = f"{vibfab.port(PORTS[side.letter])['guid']:016x}"
+        assert side.hwaddr.replace(":", "").endswith(guid)
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_both_pairs_at_once(a, b, c, d, family):
+    results = {}
+
+    def work(src, dst):
+        with net.FlowServer(dst) as server:
+            results[src.letter] = server.run(src, flows=2, octets=2 << 20, both=True, family=family)
+    threads = [threading.Thread(target=work, args=pair) for pair in ((a, b), (c, d))]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert results == {"A": "2 flows ok", "C": "2 flows ok"}
+
+
+def test_the_drivers_answer_each_other(a, c):
+    """An address of the in-tree driver's network on our interface, and the other way round."""
+    a.run("ip", "addr", "add", "10.81.0.1/24", "dev", a.iface)
+    c.run("ip", "addr", "add", "10.81.0.3/24", "dev", c.iface)
+    assert a.ping("10.81.0.3", count=20, flood=True).lost == 0
+    assert c.ping("10.81.0.1", count=20, size=3000, flood=True).lost == 0
+    a.run("ip", "addr", "del", "10.81.0.1/24", "dev", a.iface)
+    c.run("ip", "addr", "del", "10.81.0.3/24", "dev", c.iface)
+
+
+def test_a_group_with_members_of_both(a, b, c, d):
+    """Everyone's broadcast reaches everyone."""
+    sides = (a, b, c, d)
+    for i, side in enumerate(sides, 1):
+        side.run("ip", "addr", "add", f"10.82.0.{i}/24", "dev", side.iface)
+        side.flush_neighbours()
+    for src in sides:
+        for i, dst in enumerate(sides, 1):
+            if dst is not src:
+                net.wait_until(f"{dst} to answer {src}", lambda s=src, n=i: s.reaches(f"10.82.0.{n}"))
+    for i, side in enumerate(sides, 1):
+        side.run("ip", "addr", "del", f"10.82.0.{i}/24", "dev", side.iface)
+
+
+def test_a_link_that_goes_concerns_its_own_driver_only(a, b, c, d):
+    for port, broken, whole in (("vib1/1", (a, b), (c, d)), ("vib1/2", (c, d), (a, b))):
+        vibfab.ctl(f"port {port} down")
+        assert not broken[0].reaches(broken[1].ip4)
+        assert whole[0].ping(whole[1].ip4, count=5).lost == 0
+        vibfab.ctl(f"port {port} up")
+        net.wait_until("an answer", lambda p=broken: p[0].reaches(p[1].ip4))
