@@ -65,7 +65,7 @@ static int vc_rc_order(struct vc *c)
 	for (i = 0; i < 12; i++)
 		VC_TRY(c, vc_recv(&c->b, i, VC_SLOT));
 	for (i = 0; i < 12; i++)
-		VC_TRY(c, vc_send_imm(&c->a, NULL, 4000 - i, i, 0));
+		VC_TRY(c, vc_send_imm(&c->a, &c->b, 4000 - i, i, 0));
 	for (i = 0; i < 12; i++) {
 		VC_TRY(c, vc_wait(c->b.rcq, &wc));
 		VC_EXPECT(c, !wc.status && wc.wr_id == i &&
