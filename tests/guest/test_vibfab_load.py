@@ -74,10 +74,13 @@ def hosts(mode="datagram"):
         net.run(["ip", "-n", ns, "link", "set", name, "up"])
     ping = ["ip", "netns", "exec", "x", "ping", "-q", "10.80.0.2"]
     net.wait_until("an answer", lambda: net.run([*ping, "-c", "1", "-W", "1"], check=False).returncode == 0)
-    yield ping
-    vibfab.ctl("hca vib0 remove", "hca vib0 add")
-    for ns in ("x", "y"):
-        net.run(["ip", "netns", "del", ns])
+    try:
+        yield ping
+    finally:
+        for h in ("vib0", "vib1"):
+            vibfab.ctl(f"hca {h} remove", f"hca {h} add")
+        for ns in ("x", "y"):
+            net.run(["ip", "netns", "del", ns])
 
 
 @pytest.mark.parametrize("mode,first", [("datagram", []), ("connected", []), ("datagram", ["hca vib1 fatal"])])

@@ -17,10 +17,16 @@ LOC_LEN_ERR, LOC_QP_OP_ERR, FLUSH_ERR, RETRY_EXC, RNR_EXC = 1, 2, 5, 12, 13
 FAR_PORT = 65
 
 
+def write(path, text):
+    """One write: buffered files write again what failed, when they are closed."""
+    with open(path, "wb", buffering=0) as f:
+        f.write(text.encode())
+
+
 def ctl(*commands):
     """Runs commands; an error of the module is an OSError here."""
     for c in commands:
-        (DEBUG / "ctl").write_text(c)
+        write(DEBUG / "ctl", c)
 
 
 def value(text):

@@ -438,14 +438,9 @@ void vib_hca_remove(struct vib_hca *hca)
 		atomic_add(n, &vib_fab.strict[VIB_S_LEAK]);
 		leak = true;
 	}
-	if (!leak) {
+	/* What was leaked still points here: keep it rather than crash. */
+	if (!leak)
 		vib_hca_free(hca);
-		return;
-	}
-	/*
-	 * What was leaked still points here: keep it rather than crash. Only
-	 * the parent's name is given back, for the next HCA in this place.
-	 */
-	get_device(hca->parent);
-	vib_parent_destroy(hca);
+	else
+		vib_fab.lost[hca->index] = true;
 }

@@ -136,7 +136,9 @@ int vib_hca_plug(u32 index)
 	int err = -EINVAL;
 
 	mutex_lock(&vib_fab.mutex);
-	if (index < vib_par.hcas)
+	if (index < vib_par.hcas && vib_fab.lost[index])
+		err = -EBUSY;	/* its name is taken for good */
+	else if (index < vib_par.hcas)
 		err = vib_fab.hca[index] ? -EEXIST : vib_hca_add(index);
 	mutex_unlock(&vib_fab.mutex);
 	return err;

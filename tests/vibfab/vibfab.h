@@ -318,6 +318,7 @@ struct vib_fabric {
 	struct mutex mutex;	/* hot-plug and commands */
 	spinlock_t lock;	/* tables and port attributes */
 	struct vib_hca *hca[VIB_MAX_PORTS];
+	bool lost[VIB_MAX_PORTS];	/* unplugged with objects left */
 	struct vib_port __rcu *port[VIB_SW_PORTS];
 	u32 nports;		/* HCA ports the switch has, plugged or not */
 	u8 *lft;		/* VIB_LIDS entries */
