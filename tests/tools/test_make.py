@@ -53,3 +53,19 @@ def test_build_and_install(tree, tmp_path):
     assert len(installed) == 1 and installed[0].startswith("updates/"), installed
     # modprobe finds it by this.
     assert f"{installed[0]}:" in (modules / "modules.dep").read_text()
+
+
+def test_test_fabric(tree):
+    """`make vibfab` builds the fabric for the same kernel, beside the sources; plain `make` does not."""
+    shutil.copytree(SRC / "tests/vibfab", tree / "tests/vibfab")
+    assert not list(tree.rglob("vibfab.ko"))
+    release = (KDIR / "include/config/kernel.release").read_text().strip()
+    done = make(tree, "vibfab", f"KDIR={KDIR}", f"KERNELRELEASE={release}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    built = sorted(str(f.relative_to(tree)) for f in tree.rglob("vib*.ko"))
+    assert built == ["build/vibfab/vibcheck.ko", "build/vibfab/vibfab.ko"]
+
+
+def test_test_fabric_without_a_kernel(tree, tmp_path):
+    done = make(tree, "vibfab", f"KDIR={tmp_path}")
+    assert done.returncode != 0 and f"{tmp_path} is no kernel build folder" in done.stderr
