@@ -24,7 +24,10 @@ use super::{
     sysfs, //
 };
 use crate::{
-    base::netns::Net,
+    base::{
+        netns::Net,
+        unsupported, //
+    },
     control::child::{
         self as rules,
         Refusal, //
@@ -84,7 +87,7 @@ pub(super) fn errno(refusal: Refusal) -> Error {
     match refusal {
         Refusal::NotUnique => ENOTUNIQ,
         Refusal::NoSuchChild | Refusal::BadLower | Refusal::Closing => ENODEV,
-        Refusal::Connected => EOPNOTSUPP,
+        Refusal::Connected => unsupported(),
         Refusal::BadPKey
         | Refusal::NoLower
         | Refusal::ChildOfChild

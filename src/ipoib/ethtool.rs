@@ -10,7 +10,10 @@ use kernel::{
 
 use super::interface::Interface;
 use crate::{
-    base::count::Counter,
+    base::{
+        count::Counter,
+        unsupported, //
+    },
     control::reason::TxDrop,
     net::{
         ethtool::{
@@ -106,7 +109,7 @@ impl Ethtool for Interface {
         match control.hw.as_ref().ok_or(ENODEV)?.moderate(frames, usecs) {
             // Hardware that cannot is none of the user's business (ETH-3).
             Ok(()) => {}
-            Err(e) if e == EOPNOTSUPP => {}
+            Err(e) if e == unsupported() => {}
             Err(e) => return Err(e),
         }
         control.coalescing = wanted;

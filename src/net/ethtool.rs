@@ -7,6 +7,7 @@
 use kernel::{
     error::from_result,
     ffi::c_int,
+    prelude::*,
     sync::ArcBorrow, //
 };
 
