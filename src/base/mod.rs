@@ -19,4 +19,4 @@ pub(crate) mod ring;
 pub(crate) mod time;
 pub(crate) mod work;
 
-pub(crate) use crate::sys::compat::unsupported;
+pub(crate) use crate::sys::compat::{not_unique, unsupported};

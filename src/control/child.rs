@@ -92,14 +92,16 @@ fn number(text: &[u8]) -> Option<(i64, &[u8])> {
         _ => (false, text),
     };
     let (base, digits) = match digits {
-        [b'0', b'x' | b'X', rest @ ..] if starts_with_digit(rest, 16) => (16, rest),
+        [b'0', b'x' | b'X', rest @ ..] if rest.first().is_some_and(|c| digit(*c, 16).is_some()) => {
+            (16, rest)
+        }
         [b'0', ..] => (8, digits),
         _ => (10, digits),
     };
     let mut value = 0i64;
     let mut rest = digits;
     while let [first, behind @ ..] = rest {
-        let Some(digit) = char::from(*first).to_digit(base) else {
+        let Some(digit) = digit(*first, base) else {
             break;
         };
         value = value * i64::from(base) + i64::from(digit);
@@ -114,8 +116,19 @@ fn number(text: &[u8]) -> Option<(i64, &[u8])> {
     Some((if negative { -value } else { value }, rest))
 }
 
-fn starts_with_digit(text: &[u8], base: u32) -> bool {
-    text.first().is_some_and(|c| char::from(*c).is_digit(base))
+/// The value of a digit. Unlike that of `char`, it cannot panic, whatever the base.
+const fn digit(c: u8, base: u32) -> Option<u32> {
+    let value = match c {
+        b'0'..=b'9' => c - b'0',
+        b'a'..=b'f' => c - b'a' + 10,
+        b'A'..=b'F' => c - b'A' + 10,
+        _ => return None,
+    } as u32;
+    if value < base {
+        Some(value)
+    } else {
+        None
+    }
 }
 
 /// A number that is the whole text but for blanks around it.
@@ -162,10 +175,9 @@ pub fn name(parent: &[u8], written: PKey) -> [u8; NAME] {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     let mut name = [0; NAME];
     let stem = parent.iter().copied().take_while(|c| *c != 0).take(STEM);
-    let digits = [12, 8, 4, 0].map(|shift| {
-        let nibble = usize::from((written.0 >> shift) & 0xf);
-        HEX.get(nibble).copied().unwrap_or(b'0')
-    });
+    let [high, low] = written.0.to_be_bytes();
+    let digits = [high >> 4, high & 0xf, low >> 4, low & 0xf]
+        .map(|nibble| HEX.get(usize::from(nibble)).copied().unwrap_or(b'0'));
     let all = stem.chain([b'.']).chain(digits);
     for (to, from) in name.iter_mut().take(NAME - 1).zip(all) {
         *to = from;

@@ -26,6 +26,7 @@ use super::{
 use crate::{
     base::{
         netns::Net,
+        not_unique,
         unsupported, //
     },
     control::child::{
@@ -85,7 +86,7 @@ impl From<Failure> for Error {
 /// The error number of a refusal.
 pub(super) fn errno(refusal: Refusal) -> Error {
     match refusal {
-        Refusal::NotUnique => ENOTUNIQ,
+        Refusal::NotUnique => not_unique(),
         Refusal::NoSuchChild | Refusal::BadLower | Refusal::Closing => ENODEV,
         Refusal::Connected => unsupported(),
         Refusal::BadPKey

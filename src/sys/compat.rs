@@ -16,7 +16,16 @@ pub(crate) fn limit(raw: impl TryInto<u32>) -> u32 {
 
 /// The error `EOPNOTSUPP`, which the kernel crate has no name for before 7.3.
 pub(crate) fn unsupported() -> Error {
-    Error::from_errno(-(bindings::EOPNOTSUPP as kernel::ffi::c_int))
+    error(bindings::EOPNOTSUPP)
+}
+
+/// The error `ENOTUNIQ`, which the kernel crate has no name for before 7.3.
+pub(crate) fn not_unique() -> Error {
+    error(bindings::ENOTUNIQ)
+}
+
+fn error(errno: u32) -> Error {
+    Error::from_errno(-(errno as kernel::ffi::c_int))
 }
 
 /// A full memory barrier among CPUs. Any context. The kernel crate's own takes an argument since 7.3.
