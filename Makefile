@@ -13,7 +13,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z_-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
 	@echo
 	@echo 'Variables: KDIR=kernel build folder (for the plain build), KERNEL=stock (for demo, test,'
-	@echo 'module), SUITE=name (run one guest suite only), IPOIB_CACHE, IPOIB_MIRROR (see README.md)'
+	@echo 'module), SUITE=name (run one guest suite only), JOBS=guests at a time, IPOIB_CACHE, IPOIB_MIRROR (see README.md)'
 
 all: modules ## build ipoib_rs.ko for the running kernel, or for KDIR=
 
