@@ -5,6 +5,7 @@
  */
 #include <linux/netdevice.h>
 #include <linux/skbuff.h>
+#include <linux/tcp.h>
 #include <linux/rtnetlink.h>
 #include <linux/spinlock.h>
 #include <linux/workqueue.h>
@@ -239,6 +240,31 @@ void ipoib_h_skb_dst_drop(struct sk_buff *skb)
 bool ipoib_h_skb_is_gso(const struct sk_buff *skb)
 {
 	return skb_is_gso(skb);
+}
+
+unsigned short ipoib_h_skb_gso_size(const struct sk_buff *skb)
+{
+	return skb_shinfo(skb)->gso_size;
+}
+
+unsigned short ipoib_h_skb_gso_segs(const struct sk_buff *skb)
+{
+	return skb_shinfo(skb)->gso_segs;
+}
+
+int ipoib_h_skb_transport_offset(const struct sk_buff *skb)
+{
+	return skb_transport_offset(skb);
+}
+
+int ipoib_h_skb_tcp_all_headers(const struct sk_buff *skb)
+{
+	return skb_tcp_all_headers(skb);
+}
+
+u8 ipoib_h_skb_ip_summed(const struct sk_buff *skb)
+{
+	return skb->ip_summed;
 }
 
 int ipoib_h_skb_cow_head(struct sk_buff *skb, unsigned int headroom)

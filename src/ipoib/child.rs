@@ -142,6 +142,7 @@ fn build(
     rtnl: &Rtnl,
 ) -> Result<(), Failure> {
     let (hw, made) = Hardware::create(child, netdev.device(), queues)?;
+    let offloads = hw.offloads();
     child.equip(netdev.device(), hw, made);
     let fail = |netdev, failure| {
         // Registration may or may not have called `uninit`.
@@ -160,7 +161,7 @@ fn build(
         addr: child.address(&seen.gid).0,
         broadcast: child.broadcast().0,
         mtu,
-        scatter: child.port().rdma().device().attrs().max_send_sge > 1,
+        offloads,
         port: 0,
         parent: None,
         net,

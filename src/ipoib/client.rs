@@ -190,6 +190,7 @@ fn add_port(
     let net = device.net()?;
     let netdev = Unregistered::new(c"ib%d", n, iface.clone())?;
     let (hw, queues) = Hardware::create(&iface, netdev.device(), n)?;
+    let offloads = hw.offloads();
     iface.equip(netdev.device(), hw, queues);
 
     let seen = port.0.seen();
@@ -197,7 +198,7 @@ fn add_port(
         addr: iface.address(&seen.gid).0,
         broadcast: iface.broadcast().0,
         mtu: mtu::ipoib_mtu(seen.mtu),
-        scatter: device.attrs().max_send_sge > 1,
+        offloads,
         port: u16::try_from(number.saturating_sub(1)).unwrap_or(0),
         parent: device.parent_device(),
         net: Some(net),

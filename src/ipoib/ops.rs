@@ -181,6 +181,11 @@ impl Ops for Interface {
         }
     }
 
+    #[inline]
+    fn can_segment(this: ArcBorrow<'_, Self>, skb: &SkBuff) -> bool {
+        tx::can_segment(this, skb)
+    }
+
     fn hard_header(protocol: u16, to: &[u8; ALEN]) -> [u8; HARD_HEADER] {
         let mut header = [0; HARD_HEADER];
         let encap = encap::build(EtherType(protocol));

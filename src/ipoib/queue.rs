@@ -39,6 +39,7 @@ use crate::{
     net::{
         device::Device,
         napi::Napi,
+        registration::Offloads,
         skb::SkBuff,
         txq::{
             TxCell,
@@ -52,6 +53,7 @@ use crate::{
         AhPool,
         CompletionHandler,
         Cq,
+        DeviceAttrs,
         DeviceHandle,
         McastAttach,
         Pd,
@@ -249,9 +251,7 @@ impl Hardware {
         let sizes = QpSizes {
             send_wr: params.send_ring,
             recv_wr: params.recv_ring,
-            send_sge: attrs
-                .max_send_sge
-                .clamp(1, SkBuff::MAX_SEGMENTS.min(rdma::send::MAX_SEGMENTS) as u32),
+            send_sge: send_sges(attrs),
             recv_sge: attrs.max_recv_sge.clamp(1, rdma::recv::REGIONS as u32),
         };
         let qp = create_qp(pd, &send_cq, &recv_cq, sizes)
@@ -287,6 +287,18 @@ impl Hardware {
             napi,
             qpn,
         })
+    }
+
+    /// What the queues do for the stack.
+    pub(crate) fn offloads(&self) -> Offloads {
+        let Some(attrs) = self.qps.first().map(|qp| qp.qp().device().attrs()) else {
+            return Offloads::default();
+        };
+        Offloads {
+            scatter: attrs.max_send_sge > 1,
+            checksum: attrs.ip_csum(),
+            segmentation: self.qps.iter().all(|qp| qp.qp().lso()),
+        }
     }
 
     /// Makes an address handle. May sleep.
@@ -492,17 +504,24 @@ pub(crate) fn destroy_queues(queues: &[Queue], dev: &Device) {
     }
 }
 
+/// How many pieces a packet may come in on a device.
+#[inline]
+pub(super) fn send_sges(attrs: &DeviceAttrs) -> u32 {
+    let most = SkBuff::MAX_SEGMENTS.min(rdma::send::MAX_SEGMENTS) as u32;
+    attrs.max_send_sge.clamp(1, most)
+}
+
 /// Creates a queue pair with the hints that the device knows, and without them if it refuses
 /// (B25).
 fn create_qp(pd: &Pd, send_cq: &Cq, recv_cq: &Cq, sizes: QpSizes) -> Result<QpControl> {
     let flags = QpFlags {
         block_multicast_loopback: pd.device().attrs().block_multicast_loopback(),
-        lso: false,
+        lso: pd.device().attrs().ud_tso(),
     };
     match QpControl::create(pd, send_cq, recv_cq, sizes, flags) {
-        Err(e) if flags.block_multicast_loopback => {
+        Err(e) if flags.block_multicast_loopback || flags.lso => {
             pr_warn!(
-                "{}: no queue pair with BLOCK_MULTICAST_LOOPBACK ({:?}); trying without\n",
+                "{}: no queue pair with BLOCK_MULTICAST_LOOPBACK or LSO ({:?}); trying without\n",
                 pd.device().name(),
                 e
             );

@@ -137,13 +137,18 @@ impl Rings {
 
     /// Takes the completions of sends and gives the packets to `free`. By the poll, or with NAPI disabled.
     pub(crate) fn poll_sends(&mut self, mut free: impl FnMut(SkBuff)) {
+        // What the stack has queued, and what that was on the wire.
         let (mut packets, mut bytes) = (0, 0);
+        let (mut sent_packets, mut sent_bytes) = (0, 0);
         for _ in 0..SEND_BATCHES {
             let n = self.send_cq.poll(&mut self.wcs);
             for wc in self.wcs.iter().take(n) {
                 let done = self.sends.complete(wc, |skb, ok| {
                     packets += 1;
                     bytes += skb.len();
+                    let (n, octets) = skb.on_wire();
+                    sent_packets += u64::from(n);
+                    sent_bytes += u64::from(octets);
                     if !ok {
                         self.shared.stats.tx_failed.add(1);
                     }
@@ -162,8 +167,8 @@ impl Rings {
             return;
         }
         // QP-22: as in-tree, what has left the ring counts, whatever became of it.
-        self.shared.stats.tx_packets.add(u64::from(packets));
-        self.shared.stats.tx_bytes.add(u64::from(bytes));
+        self.shared.stats.tx_packets.add(sent_packets);
+        self.shared.stats.tx_bytes.add(sent_bytes);
         self.txq.completed(packets, bytes);
         if self.txq.stopped() && self.shared.running() {
             let free = self
@@ -248,7 +253,7 @@ impl Rings {
                 rx::Cast::Broadcast => Cast::Broadcast,
                 rx::Cast::Multicast => Cast::Multicast,
             },
-            checked: wc.ip_csum_ok(),
+            checked: wc.ip_csum_ok() && self.dev.takes_checksums(),
             queue: self.shared.index,
         };
         // The replacement comes first: without one the frame is dropped and its buffer stays in

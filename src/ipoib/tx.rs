@@ -19,6 +19,7 @@ use super::{
     },
     neigh::Queued,
     queue::{
+        send_sges,
         Queue,
         TxSide, //
     },
@@ -39,7 +40,10 @@ use crate::{
     },
     rdma::{
         Ah,
-        SendError, //
+        Lso,
+        Offload,
+        SendError,
+        LSO_HEADERS, //
     },
     wire::{
         addr::HwAddr,
@@ -73,6 +77,20 @@ pub(super) fn transmit(
     }
 }
 
+/// Whether the hardware can cut `skb`, whose data starts with the pseudo header: with headers that
+/// fit, and pieces that need not be copied together first, for a large packet may find no room for
+/// that.
+pub(super) fn can_segment(iface: ArcBorrow<'_, Interface>, skb: &SkBuff) -> bool {
+    let Some(headers) = skb
+        .gso()
+        .and_then(|gso| gso.headers.checked_sub(PSEUDO_LEN))
+    else {
+        return false;
+    };
+    let most = send_sges(iface.port().rdma().device().attrs());
+    (1..=LSO_HEADERS).contains(&headers) && skb.segments() <= most as usize && !skb.has_frag_list()
+}
+
 /// Finds the packet's destination and sends it there, or lets it wait.
 fn route(
     iface: ArcBorrow<'_, Interface>,
@@ -96,7 +114,12 @@ fn route(
     }
     let guard = rcu::read_lock();
     let ident = iface.ident.load(&guard).ok_or(TxDrop::NotReady)?;
-    if skb.len() > ident.max_frame {
+    let longest = match skb.gso() {
+        None => skb.len(),
+        // The longest piece.
+        Some(gso) => gso.headers as u32 + u32::from(gso.mss),
+    };
+    if longest > ident.max_frame {
         return Err(TxDrop::TooLong);
     }
     if class == TxClass::Resolution
@@ -179,15 +202,23 @@ fn send(
     if skb.has_frag_list() || skb.segments() > sends.max_segments() {
         skb.linearize().map_err(|_| TxDrop::Linearize)?;
     }
+    let offload = Offload {
+        checksum: skb.wants_checksum(),
+        lso: skb.gso().map(|gso| Lso {
+            headers: gso.headers,
+            mss: gso.mss,
+        }),
+    };
     skb.detach();
     let len = skb.len();
     sends
-        .push(ah, to.qpn(), ident.qkey, skb)
+        .push(ah, to.qpn(), ident.qkey, skb, offload)
         .map_err(|(error, _)| match error {
             SendError::Full => TxDrop::QueueFull,
             SendError::Mapping => TxDrop::Map,
             SendError::TooManySegments => TxDrop::Linearize,
-            SendError::Empty => TxDrop::Short,
+            // The headers are not where `can_segment` has seen them, or nothing is behind them.
+            SendError::Empty | SendError::Lso => TxDrop::Short,
             SendError::Broken => {
                 // Told before, when it broke; the worker may have looked too early to see it.
                 shared.note(&Arc::from(iface), Concern::Trouble);

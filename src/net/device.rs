@@ -99,6 +99,14 @@ impl Device {
         u32::from(unsafe { (*self.as_ptr()).type_ }) == bindings::ARPHRD_INFINIBAND
     }
 
+    /// Whether checksums that the hardware has found good count. Any context.
+    #[inline]
+    pub(crate) fn takes_checksums(&self) -> bool {
+        // SAFETY: an aligned word of a live device.
+        let features = unsafe { core::ptr::addr_of!((*self.as_ptr()).features).read_volatile() };
+        features & bindings::IPOIB_CONST_NETIF_F_RXCSUM != 0
+    }
+
     /// Switches carrier; does nothing if it is so already. Process or softirq context, no RTNL
     /// needed.
     pub(crate) fn set_carrier(&self, on: bool) {

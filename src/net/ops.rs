@@ -72,6 +72,10 @@ pub(crate) trait Ops: Send + Sync + Sized + 'static {
     /// context with BH off, transmit lock held, inside an RCU read section.
     fn transmit(this: ArcBorrow<'_, Self>, dev: &Device, skb: SkBuff, lock: &mut TxLocked<'_>);
 
+    /// Whether the hardware can cut `skb`, whose data starts with the [`HARD_HEADER`] octets; else the
+    /// stack does it. Softirq or process context with BH off, inside an RCU read section.
+    fn can_segment(this: ArcBorrow<'_, Self>, skb: &SkBuff) -> bool;
+
     /// The link-layer header for a packet of ethertype `protocol` (host byte order) to `to`.
     fn hard_header(protocol: u16, to: &[u8; ALEN]) -> [u8; HARD_HEADER];
 
@@ -149,6 +153,7 @@ impl<T: Ops> Adapter<T> {
         ndo_open: Some(Self::open),
         ndo_stop: Some(Self::stop),
         ndo_start_xmit: Some(Self::start_xmit),
+        ndo_features_check: Some(Self::features_check),
         ndo_change_mtu: Some(Self::change_mtu),
         ndo_set_rx_mode_async: Some(Self::set_rx_mode),
         ndo_tx_timeout: Some(Self::tx_timeout),
@@ -285,6 +290,27 @@ impl<T: Ops> Adapter<T> {
             }
         }
         bindings::netdev_tx::NETDEV_TX_OK
+    }
+
+    /// # Safety
+    ///
+    /// Called by the core for a valid buffer on its way to a live device of this adapter.
+    unsafe extern "C" fn features_check(
+        skb: *mut bindings::sk_buff,
+        dev: *mut bindings::net_device,
+        features: bindings::netdev_features_t,
+    ) -> bindings::netdev_features_t {
+        let Some(ptr) = NonNull::new(skb) else {
+            return features;
+        };
+        // SAFETY: the buffer is valid and stays the caller's: the value is not dropped.
+        let skb = core::mem::ManuallyDrop::new(unsafe { SkBuff::from_raw(ptr) });
+        // SAFETY: the core keeps the device registered meanwhile.
+        if skb.is_gso() && !T::can_segment(unsafe { Self::data(dev) }, &skb) {
+            features & !bindings::IPOIB_CONST_NETIF_F_GSO_MASK
+        } else {
+            features
+        }
     }
 
     /// # Safety

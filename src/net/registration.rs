@@ -41,6 +41,38 @@ const MAX_MTU: u32 = 65520;
 /// Packets in the default queueing discipline (NET-7).
 const TX_QUEUE_LEN: u32 = 1000;
 
+/// What hardware can do for the stack.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Offloads {
+    /// Gather a packet from several pieces.
+    pub(crate) scatter: bool,
+    /// Fill in and check TCP and UDP checksums of IPv4.
+    pub(crate) checksum: bool,
+    /// Cut TCP packets of IPv4; counts only with the two above.
+    pub(crate) segmentation: bool,
+}
+
+impl Offloads {
+    /// The features to offer, and those that users may switch.
+    fn features(self) -> (u64, u64) {
+        let mut switched = 0;
+        if self.checksum {
+            switched |=
+                bindings::IPOIB_CONST_NETIF_F_IP_CSUM | bindings::IPOIB_CONST_NETIF_F_RXCSUM;
+            if self.segmentation && self.scatter {
+                switched |= bindings::IPOIB_CONST_NETIF_F_TSO;
+            }
+        }
+        let mut features = switched
+            | bindings::IPOIB_CONST_NETIF_F_VLAN_CHALLENGED
+            | bindings::IPOIB_CONST_NETIF_F_HIGHDMA;
+        if self.scatter {
+            features |= bindings::IPOIB_CONST_NETIF_F_SG;
+        }
+        (features, switched)
+    }
+}
+
 /// What the device looks like when it registers.
 pub(crate) struct Config<'a> {
     /// Device address.
@@ -49,8 +81,8 @@ pub(crate) struct Config<'a> {
     pub(crate) broadcast: [u8; ALEN],
     /// MTU at start, octets.
     pub(crate) mtu: u32,
-    /// Whether packets may come in several pieces.
-    pub(crate) scatter: bool,
+    /// What the hardware can do.
+    pub(crate) offloads: Offloads,
     /// Port number counted from 0, for udev's names.
     pub(crate) port: u16,
     /// The device that the interface hangs below in sysfs.
@@ -222,11 +254,9 @@ impl<T: LinkKind> Unregistered<T> {
         unsafe {
             let dev = &mut *self.dev;
             dev.mtu = config.mtu;
-            dev.features = bindings::IPOIB_CONST_NETIF_F_VLAN_CHALLENGED
-                | bindings::IPOIB_CONST_NETIF_F_HIGHDMA;
-            if config.scatter {
-                dev.features |= bindings::IPOIB_CONST_NETIF_F_SG;
-            }
+            let (features, switched) = config.offloads.features();
+            dev.features = features;
+            dev.hw_features |= switched;
             for (to, from) in dev.broadcast.iter_mut().zip(config.broadcast) {
                 *to = from;
             }

@@ -20,6 +20,21 @@ use crate::{
     sys::bindings, //
 };
 
+/// Octets of a TCP header without options.
+const TCP_HEADER: usize = 20;
+
+/// How a packet is to be cut.
+#[derive(Clone, Copy)]
+pub(crate) struct Gso {
+    /// Octets of headers at the start of the linear part, which each piece gets a copy of; 0 when
+    /// they are not there.
+    pub(crate) headers: usize,
+    /// Octets behind the headers in each piece but the last.
+    pub(crate) mss: u16,
+    /// How many pieces it gives, at least 1.
+    pub(crate) segments: u32,
+}
+
 /// An owned `struct sk_buff`. Dropping it frees the packet as a drop (not as consumed).
 ///
 /// # Invariants
@@ -135,6 +150,65 @@ impl SkBuff {
     pub(crate) fn has_frag_list(&self) -> bool {
         // SAFETY: valid buffer.
         unsafe { bindings::ipoib_h_skb_has_frag_list(self.as_ptr()) }
+    }
+
+    /// Whether the stack has left the checksum behind IP to the hardware.
+    #[inline]
+    pub(crate) fn wants_checksum(&self) -> bool {
+        // SAFETY: valid buffer.
+        u32::from(unsafe { bindings::ipoib_h_skb_ip_summed(self.as_ptr()) })
+            == bindings::CHECKSUM_PARTIAL
+    }
+
+    /// Whether the packet is to be cut.
+    #[inline]
+    pub(crate) fn is_gso(&self) -> bool {
+        // SAFETY: valid buffer.
+        unsafe { bindings::ipoib_h_skb_is_gso(self.as_ptr()) }
+    }
+
+    /// How the packet is to be cut, if it is to be: TCP, from the present start. A packet whose headers do not lie
+    /// in the linear part has none there, as the zero says.
+    #[inline]
+    pub(crate) fn gso(&self) -> Option<Gso> {
+        if !self.is_gso() {
+            return None;
+        }
+        let linear = self.head().len();
+        // SAFETY: as above.
+        let transport = unsafe { bindings::ipoib_h_skb_transport_offset(self.as_ptr()) };
+        let readable = usize::try_from(transport)
+            .is_ok_and(|offset| offset.saturating_add(TCP_HEADER) <= linear);
+        let headers = if readable {
+            // SAFETY: as above; the fixed part of the TCP header can be read, as was just seen.
+            unsafe { bindings::ipoib_h_skb_tcp_all_headers(self.as_ptr()) as usize }
+        } else {
+            0
+        };
+        // SAFETY: as above.
+        let (mss, segments) = unsafe {
+            (
+                bindings::ipoib_h_skb_gso_size(self.as_ptr()),
+                bindings::ipoib_h_skb_gso_segs(self.as_ptr()),
+            )
+        };
+        Some(Gso {
+            headers: if headers <= linear { headers } else { 0 },
+            mss,
+            segments: u32::from(segments).max(1),
+        })
+    }
+
+    /// Packets and octets that the packet is on the wire, from the present start.
+    #[inline]
+    pub(crate) fn on_wire(&self) -> (u32, u32) {
+        match self.gso() {
+            None => (1, self.len()),
+            Some(gso) => {
+                let copies = (gso.segments - 1).saturating_mul(gso.headers as u32);
+                (gso.segments, self.len().saturating_add(copies))
+            }
+        }
     }
 
     /// Frees the sender's account and the route, which must not wait for a late completion

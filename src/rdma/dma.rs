@@ -172,7 +172,8 @@ impl Default for Mapping {
 }
 
 impl Mapping {
-    /// Maps all of `payload`; on failure nothing stays mapped. Any context.
+    /// Maps `payload` but for the first `skip` octets of its linear part; on failure nothing stays
+    /// mapped. Any context.
     ///
     /// # Safety
     ///
@@ -184,8 +185,21 @@ impl Mapping {
         lkey: u32,
         max_sges: usize,
         payload: &impl Segments,
+        skip: usize,
     ) -> Result<(), MapError> {
-        let linear = payload.linear();
+        let mut linear = payload.linear();
+        if skip != 0 {
+            linear = match linear {
+                // Without as many there would be nothing to skip them in.
+                None => return Err(MapError::Empty),
+                Some((start, len)) => match len.checked_sub(skip) {
+                    None => return Err(MapError::Empty),
+                    Some(0) => None,
+                    // SAFETY: The linear part has more octets than that.
+                    Some(rest) => Some((unsafe { start.add(skip) }, rest)),
+                },
+            };
+        }
         let frags = payload.nr_frags();
         let needed = frags.saturating_add(usize::from(linear.is_some()));
         if needed == 0 {

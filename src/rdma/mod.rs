@@ -51,7 +51,7 @@ pub(crate) use self::{
     recv::RecvQueue,
     resolve::{GidResolution, ResolveHandler, Resolved},
     sa::{GroupRecord, JoinHandler, JoinRequest, PathHandler, PathRecord, PathRequest, SaClient},
-    send::{SendCompletions, SendError, SendFlags, SendQueue},
+    send::{Lso, Offload, SendCompletions, SendError, SendQueue, LSO_HEADERS},
     wc::{Wc, WcStatus},
 };
 

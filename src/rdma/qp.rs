@@ -120,6 +120,7 @@ struct Inner {
     post_send: PostSend,
     post_recv: PostRecv,
     send_sge: usize,
+    lso: bool,
     resets: Atomic<u64>,
     kept: Atomic<*mut KeptNode>,
     pd: Pd,
@@ -188,6 +189,11 @@ impl Qp {
     /// Gather entries that a send request may have.
     pub(super) fn send_sge(&self) -> usize {
         self.0.send_sge
+    }
+
+    /// Whether a send request may have its payload cut into segments.
+    pub(crate) fn lso(&self) -> bool {
+        self.0.lso
     }
 
     /// Whether both are the same queue pair.
@@ -325,6 +331,7 @@ impl QpControl {
             post_send,
             post_recv,
             send_sge: sizes.send_sge as usize,
+            lso: flags.lso,
             resets: Atomic::new(0),
             kept: Atomic::new(null_mut()),
             pd: pd.clone(),

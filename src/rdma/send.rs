@@ -43,6 +43,8 @@ pub(crate) enum SendError {
     Empty,
     /// The payload has more segments than a request may have: make it linear.
     TooManySegments,
+    /// The queue pair cannot cut payloads, or not one with these headers.
+    Lso,
     /// The payload could not be mapped for DMA.
     Mapping,
 }
@@ -57,38 +59,30 @@ impl From<MapError> for SendError {
     }
 }
 
-/// How to send.
+/// What the device does to a payload on its way out. Only what it offers may be asked for
+/// ([`DeviceAttrs::ip_csum`](super::DeviceAttrs::ip_csum), [`Qp::lso`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Offload {
+    /// Fill in IP, TCP and UDP checksums.
+    pub(crate) checksum: bool,
+    /// Cut the payload into segments.
+    pub(crate) lso: Option<Lso>,
+}
+
+/// How to cut a payload (large send offload).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SendFlags {
-    /// Ask for a completion. A send without one is completed by the next send that has one, so at
-    /// least one in a ring must have it.
-    pub(crate) signalled: bool,
-    /// Let the device fill in IP, TCP and UDP checksums.
-    pub(crate) ip_csum: bool,
+pub(crate) struct Lso {
+    /// Octets of headers at the start of the linear part, which each segment gets a copy of: 1 to
+    /// [`LSO_HEADERS`].
+    pub(crate) headers: usize,
+    /// Octets behind the headers in each segment but the last.
+    pub(crate) mss: u16,
 }
 
-impl Default for SendFlags {
-    fn default() -> Self {
-        Self {
-            signalled: true,
-            ip_csum: false,
-        }
-    }
-}
-
-impl SendFlags {
-    #[inline]
-    fn raw(self) -> i32 {
-        let mut flags = 0;
-        if self.signalled {
-            flags |= sys::ib_send_flags::IB_SEND_SIGNALED.0;
-        }
-        if self.ip_csum {
-            flags |= sys::ib_send_flags::IB_SEND_IP_CSUM.0;
-        }
-        flags
-    }
-}
+/// The most octets of headers of an LSO request. The device's driver copies them into its own
+/// request, where the tightest of those that offer LSO (mlx4) has room for 128 together with a word
+/// of its own. It is also what an encapsulation header, IPv4 and TCP come to with all their options.
+pub(crate) const LSO_HEADERS: usize = 124;
 
 /// What one send needs until it completes.
 ///
@@ -163,6 +157,7 @@ pub(crate) fn send_queue<P: Segments + 'static>(
             posted: 0,
             max_sges: qp.send_sge().min(MAX_SEGMENTS),
             lkey: qp.pd().local_dma_lkey(),
+            lso: qp.lso(),
             dma,
             tag,
             qp: qp.clone(),
@@ -193,6 +188,7 @@ pub(crate) struct SendQueue<P: Segments + 'static> {
     posted: u64,
     max_sges: usize,
     lkey: u32,
+    lso: bool,
     dma: DmaDevice,
     tag: WrTag,
     qp: Qp,
@@ -203,7 +199,7 @@ unsafe impl<P: Segments> Send for SendQueue<P> {}
 
 impl<P: Segments> SendQueue<P> {
     /// Takes a payload for the queue pair `dst` behind `ah`, which checks `qkey` (host order; the
-    /// device puts its own key in if the top bit is set).
+    /// device puts its own key in if the top bit is set), and has `offload` done to it.
     ///
     /// It is mapped and put on the chain, to be posted by [`SendQueue::flush`] or, if the chain is
     /// full, with the next call: never by this one, so the caller may account for it afterwards. A
@@ -216,18 +212,7 @@ impl<P: Segments> SendQueue<P> {
         dst: Qpn,
         qkey: u32,
         payload: P,
-    ) -> Result<(), (SendError, P)> {
-        self.push_with(ah, dst, qkey, payload, SendFlags::default())
-    }
-
-    /// [`SendQueue::push`] with flags.
-    pub(crate) fn push_with(
-        &mut self,
-        ah: RcuArc<Ah>,
-        dst: Qpn,
-        qkey: u32,
-        payload: P,
-        flags: SendFlags,
+        offload: Offload,
     ) -> Result<(), (SendError, P)> {
         if self.filled == CHAIN {
             // A failure is remembered in `broken`.
@@ -239,6 +224,13 @@ impl<P: Segments> SendQueue<P> {
         if !ah.is_of(self.qp.pd().as_ptr()) {
             return Err((SendError::WrongDomain, payload));
         }
+        let (headers, mss) = match offload.lso {
+            None => (0, 0),
+            Some(lso) if self.lso && (1..=LSO_HEADERS).contains(&lso.headers) => {
+                (lso.headers, lso.mss)
+            }
+            Some(_) => return Err((SendError::Lso, payload)),
+        };
         let Some((seq, slot)) = self.ring.reserve() else {
             return Err((SendError::Full, payload));
         };
@@ -246,11 +238,17 @@ impl<P: Segments> SendQueue<P> {
         // the mapping is undone; the queue pair keeps slot and device.
         let mapped = unsafe {
             slot.mapping
-                .map(self.dma, self.lkey, self.max_sges, &payload)
+                .map(self.dma, self.lkey, self.max_sges, &payload, headers)
         };
         if let Err(e) = mapped {
             return Err((e.into(), payload));
         }
+        let (opcode, header) = match payload.linear() {
+            Some((start, _)) if headers != 0 => {
+                (sys::ib_wr_opcode::IB_WR_LSO, start.cast_mut().cast())
+            }
+            _ => (sys::ib_wr_opcode::IB_WR_SEND, null_mut()),
+        };
         let (sg_list, num_sge) = slot.mapping.list();
         let raw_ah = ah.as_ptr();
         slot.payload = Some(payload);
@@ -266,9 +264,13 @@ impl<P: Segments> SendQueue<P> {
             (*wr).wr.__bindgen_anon_1.wr_id = self.tag.wr_id(seq);
             (*wr).wr.sg_list = sg_list;
             (*wr).wr.num_sge = num_sge;
-            (*wr).wr.opcode = sys::ib_wr_opcode::IB_WR_SEND;
-            (*wr).wr.send_flags = flags.raw();
+            (*wr).wr.opcode = opcode;
+            (*wr).wr.send_flags = send_flags(offload);
             (*wr).ah = raw_ah;
+            // Copied by the device's driver when it is posted, and ours until the send completes.
+            (*wr).header = header;
+            (*wr).hlen = headers as i32;
+            (*wr).mss = i32::from(mss);
             (*wr).remote_qpn = dst.get();
             (*wr).remote_qkey = qkey;
             if let Some(before) = self.filled.checked_sub(1) {
@@ -365,6 +367,17 @@ impl<P: Segments> SendQueue<P> {
         done.ring.publish();
         self.broken = false;
         Ok(())
+    }
+}
+
+/// Every send is asked to complete, so that what it holds comes back soon.
+#[inline]
+fn send_flags(offload: Offload) -> i32 {
+    let signalled = sys::ib_send_flags::IB_SEND_SIGNALED.0;
+    if offload.checksum {
+        signalled | sys::ib_send_flags::IB_SEND_IP_CSUM.0
+    } else {
+        signalled
     }
 }
 

@@ -110,6 +110,11 @@ class Side:
         """The 64-bit interface counters: {"rx": {...}, "tx": {...}}."""
         return self.link()["stats64"]
 
+    def ethtool_statistics(self):
+        """`ethtool -S` of the interface."""
+        shown = re.findall(r"^\s+(\w+): (\d+)$", self.run("ethtool", "-S", self.iface).stdout, re.MULTILINE)
+        return {name: int(n) for name, n in shown}
+
     @property
     def mtu(self):
         return self.link()["mtu"]

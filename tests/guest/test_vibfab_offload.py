@@ -36,7 +36,8 @@ def test_segments_on_the_wire_are_right(a, b, family):
                          "tcp.len > 0", "-T", "fields", "-e", "tcp.checksum.status", "-e", "tcp.len",
                          "-e", "ip.checksum.status")
     rows = [line.split("\t") for line in text.splitlines()]
-    assert rows
+    # A frame that was not recorded whole is not decoded that far.
+    assert sum(int(r[1]) > 1000 for r in rows) > 100
     assert all(r[0] == "1" for r in rows), "a TCP checksum is wrong"
     if family == 4:
         assert all(r[2] == "1" for r in rows), "an IP checksum is wrong"
