@@ -75,9 +75,12 @@ impl File {
     /// The file that `A` describes.
     pub(crate) const fn of<T: Ops, A: Attribute<T>>() -> Self {
         Self(bindings::device_attribute {
-            attr: bindings::attribute {
-                name: A::NAME.to_bytes_with_nul().as_ptr(),
-                mode: A::MODE,
+            attr: {
+                // Kernels that check locks have more fields, which are zero in a static object.
+                let mut attr: bindings::attribute = pin_init::zeroed();
+                attr.name = A::NAME.to_bytes_with_nul().as_ptr();
+                attr.mode = A::MODE;
+                attr
             },
             __bindgen_anon_1: bindings::device_attribute__bindgen_ty_1 {
                 show: Some(show::<T, A>),
