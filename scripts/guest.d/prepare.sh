@@ -12,7 +12,8 @@
 #   FABRIC_PARAMS    module parameters that ipoib_rs needs on this fabric
 #   FABRIC_HAS_NETDEVS, IF_A, IF_B   when the fabric brings network devices by itself
 # Header comments of a plug-in, read by the runner: "# guests: N", "# build: FOLDER" (a module of this
-# repository that must be built first; it is at $MODULE_<name in capitals> in the guest).
+# repository that must be built first; it is at $MODULE_<name in capitals> in the guest), "# kernel: NAME" (the
+# only kernel that the module is built for).
 
 PREPARE_ERROR='' FABRIC_PARAMS='' FABRIC_HAS_NETDEVS='' PORT_A='' PORT_B=''
 NS_A=a NS_B=b IF_A='' IF_B=''
