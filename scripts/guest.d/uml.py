@@ -1,5 +1,6 @@
 """Starting user-mode Linux: the kernel is a program that runs inside the build root like any other."""
 
+import fcntl
 import os
 import pathlib
 import random
@@ -32,7 +33,20 @@ def kernel_line(opts):
     return f"{line} {opts.append}".strip()
 
 
-def prepare_process():
+def own_processor():
+    """A processor, if possible one that no other such guest has now; and the file that must stay open meanwhile."""
+    mine = sorted(os.sched_getaffinity(0))
+    for cpu in mine:
+        file = open(f"/tmp/ipoib-rs-{os.getuid()}-uml-cpu{cpu}", "w")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return cpu, file
+        except OSError:
+            file.close()
+    return random.choice(mine), None
+
+
+def prepare_process(cpu):
     qemu.die_with_parent()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # Each file that the guest has in its caches is an open file here.
@@ -40,7 +54,7 @@ def prepare_process():
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     # The kernel and the processes of its user space hand over to each other all the time: five times
     # slower when the two sides sit on different processors.
-    os.sched_setaffinity(0, {random.choice(sorted(os.sched_getaffinity(0)))})
+    os.sched_setaffinity(0, {cpu})
 
 
 class Guest(qemu.Guest):
@@ -61,9 +75,10 @@ class Guest(qemu.Guest):
         ]
         self.started = time.monotonic()
         self.log = open(self.console, "wb")
+        cpu, self.processor = own_processor()
         # The guest's memory is a file there.
         env = {**os.environ, "TMPDIR": "/dev/shm"}
         self.process = subprocess.Popen(
             cmd, env=env, cwd=self.job, stdin=None if interactive else subprocess.DEVNULL,
-            stdout=None if interactive else self.log, stderr=self.log, preexec_fn=prepare_process,
+            stdout=None if interactive else self.log, stderr=self.log, preexec_fn=lambda: prepare_process(cpu),
         )

@@ -17,6 +17,8 @@ use crate::{
     sys::bindings,
 };
 
+// As for the driver: only pointers to these types cross over.
+#[allow(improper_ctypes)]
 extern "C" {
     fn stock_netdev() -> *mut bindings::net_device;
     fn stock_free_netdev(dev: *mut bindings::net_device);
