@@ -177,6 +177,7 @@ void vib_cq_hold(struct vib_cq *cq, bool hold)
 	cq->hold = hold;
 	if (!hold && cq->notify && cq->head != cq->tail) {
 		cq->notify = 0;
+		cq->mod_pending = 0;
 		kick = true;
 	}
 	spin_unlock_irqrestore(&cq->lock, flags);
