@@ -7,7 +7,7 @@
 
 #include <linux/dma-mapping.h>
 #include <linux/ktime.h>
-#include <linux/sched.h>
+#include <linux/sched/signal.h>
 #include <linux/slab.h>
 #include "cmd.h"
 
@@ -178,6 +178,8 @@ static int vib_bench_run(struct vib_port *from, struct vib_port *to, u64 count,
 	start = ktime_get_ns();
 	for (done = 0; done < count && !err; done += VIB_BATCH) {
 		err = vib_bench_batch(&tx, &rx, ah, len);
+		if (fatal_signal_pending(current))
+			err = -EINTR;
 		cond_resched();
 	}
 	ns = ktime_get_ns() - start;

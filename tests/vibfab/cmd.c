@@ -154,6 +154,8 @@ static int vib_rule_word(struct vib_rule *r, char *w, bool *has_action)
 		if (!strcmp(w, vib_rule_keys[i].name))
 			return kstrtou32(arg, 0, (void *)r +
 					 vib_rule_keys[i].offset);
+	if (*has_action)
+		return -EINVAL;
 	*has_action = true;
 	return vib_rule_action(r, w, arg);
 }
@@ -168,11 +170,11 @@ static int vib_cmd_rule(struct vib_cmd *c)
 
 	if (c->n < 2)
 		return -EINVAL;
-	if (!strcmp(c->w[1], "clear")) {
+	if (!strcmp(c->w[1], "clear") && c->n == 2) {
 		vib_rules_clear();
 		return 0;
 	}
-	if (!strcmp(c->w[1], "del"))
+	if (!strcmp(c->w[1], "del") && c->n == 3)
 		return vib_cmd_u64(c, 2, VIB_MAX_RULES, &index) ?:
 		       vib_rule_del(index);
 	if (strcmp(c->w[1], "add"))
@@ -182,7 +184,7 @@ static int vib_cmd_rule(struct vib_cmd *c)
 		if (err)
 			return err;
 	}
-	if (!has_action)
+	if (!has_action || r.percent > 100 || (r.to_err && r.action != VIB_A_WC))
 		return -EINVAL;
 	err = vib_rule_add(&r);
 	return err < 0 ? err : 0;

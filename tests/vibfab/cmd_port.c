@@ -29,6 +29,14 @@ static const char * const vib_state_name[] = {
 	[IB_PORT_ACTIVE] = "active",
 };
 
+/* Is @event one of a QP, CQ or SRQ, not of a port or a device? */
+static bool vib_of_queue(int event)
+{
+	return event < IB_EVENT_DEVICE_FATAL ||
+	       event == IB_EVENT_SRQ_LIMIT_REACHED ||
+	       event == IB_EVENT_QP_LAST_WQE_REACHED;
+}
+
 static void vib_cmd_event(struct vib_port *port, bool quiet,
 			  enum ib_event_type event)
 {
@@ -53,6 +61,8 @@ static int vib_port_link(struct vib_port *port, bool up, bool quiet)
 		vib_cmd_event(port, quiet, IB_EVENT_PORT_ERR);
 		return 0;
 	}
+	if (embedded && !vib_sm_lid_free(port, port->lid, port->lmc))
+		return -EADDRINUSE;
 	WRITE_ONCE(port->link_up, true);
 	WRITE_ONCE(port->state, embedded ? IB_PORT_ACTIVE : IB_PORT_INIT);
 	if (!embedded) {
@@ -69,7 +79,7 @@ static int vib_port_set_pkey(struct vib_cmd *c, struct vib_port *port,
 {
 	u64 i, v;
 
-	if (vib_cmd_u64(c, 3, vib_par.pkeys - 1, &i) ||
+	if (c->n != 5 || vib_cmd_u64(c, 3, vib_par.pkeys - 1, &i) ||
 	    vib_cmd_u64(c, 4, 0xffff, &v))
 		return -EINVAL;
 	WRITE_ONCE(port->pkey[i], v);
@@ -82,7 +92,7 @@ static int vib_port_set_guid(struct vib_cmd *c, struct vib_port *port,
 {
 	u64 i, v;
 
-	if (vib_cmd_u64(c, 3, vib_par.gids - 1, &i) ||
+	if (c->n != 5 || vib_cmd_u64(c, 3, vib_par.gids - 1, &i) ||
 	    vib_cmd_u64(c, 4, U64_MAX, &v) || (!i && !v))
 		return -EINVAL;
 	WRITE_ONCE(port->guid[i], cpu_to_be64(v));
@@ -104,11 +114,15 @@ static int vib_port_set(struct vib_cmd *c, struct vib_port *port, bool quiet)
 	if (vib_cmd_u64(c, 3, U64_MAX, &v))
 		return -EINVAL;
 	if (!strcmp(what, "lid")) {
-		if (!v || v >= VIB_LIDS ||
-		    (c->n > 4 && vib_cmd_u64(c, 4, 7, &lmc)))
+		if (c->n > 5 || !v || v >= VIB_LIDS ||
+		    (c->n > 4 && vib_cmd_u64(c, 4, VIB_MAX_LMC, &lmc)))
 			return -EINVAL;
+		if (!vib_sm_lid_free(port, v, lmc))
+			return -EADDRINUSE;
 		vib_sm_set_lid(port, v, lmc);
 		vib_cmd_event(port, quiet, IB_EVENT_LID_CHANGE);
+	} else if (c->n != 4) {
+		return -EINVAL;
 	} else if (!strcmp(what, "prefix")) {
 		WRITE_ONCE(port->prefix, v);
 		vib_cmd_event(port, quiet, IB_EVENT_GID_CHANGE);
@@ -142,18 +156,18 @@ static int vib_port_cmd(struct vib_cmd *c, bool quiet)
 	err = vib_port_of(c->w[1], &port);
 	if (err)
 		return err;
-	if (!strcmp(c->w[2], "down"))
+	if (!strcmp(c->w[2], "down") && c->n == 3)
 		return vib_port_link(port, false, quiet);
-	if (!strcmp(c->w[2], "up"))
+	if (!strcmp(c->w[2], "up") && c->n == 3)
 		return vib_port_link(port, true, quiet);
-	if (!strcmp(c->w[2], "reregister")) {
+	if (!strcmp(c->w[2], "reregister") && c->n == 3) {
 		vib_event(port, IB_EVENT_CLIENT_REREGISTER);
 		return 0;
 	}
 	if (!strcmp(c->w[2], "event") && c->n == 4) {
 		i = vib_word(c->w[3], vib_event_name,
 			     ARRAY_SIZE(vib_event_name));
-		if (i < IB_EVENT_DEVICE_FATAL)
+		if (i < IB_EVENT_DEVICE_FATAL || vib_of_queue(i))
 			return -EINVAL;
 		vib_event(port, i);
 		return 0;
@@ -221,6 +235,9 @@ static int vib_qp_raise(struct vib_qp *qp, const char *name)
 
 	if (i < 0)
 		return i;
+	if (!vib_of_queue(i) || i == IB_EVENT_CQ_ERR ||
+	    i == IB_EVENT_SRQ_LIMIT_REACHED)
+		return -EINVAL;
 	vib_qp_event(qp, i);
 	return 0;
 }

@@ -26,9 +26,11 @@ int vib_cmd_sa(struct vib_cmd *c)
 		WRITE_ONCE(vib_sa.busy, 0);
 		WRITE_ONCE(vib_sa.reject, 0);
 		WRITE_ONCE(vib_sa.only_attr, 0);
+		vib_sa_hurry();
 		return 0;
 	}
-	if (vib_cmd_u64(c, 2, U32_MAX, &v))
+	if (c->n != (strcmp(what, "reject") ? 3 : 4) ||
+	    vib_cmd_u64(c, 2, U32_MAX, &v))
 		return -EINVAL;
 	if (!strcmp(what, "slow") && v <= 60000) {
 		WRITE_ONCE(vib_sa.slow_ms, v);
@@ -38,7 +40,8 @@ int vib_cmd_sa(struct vib_cmd *c)
 		WRITE_ONCE(vib_sa.busy, v);
 	} else if (!strcmp(what, "attr") && v <= 0xffff) {
 		WRITE_ONCE(vib_sa.only_attr, v);
-	} else if (!strcmp(what, "reject") && !vib_cmd_u64(c, 3, 0xffff, &st)) {
+	} else if (!strcmp(what, "reject") &&
+		   !vib_cmd_u64(c, 3, 0xffff, &st) && st) {
 		WRITE_ONCE(vib_sa.reject_status, st);
 		WRITE_ONCE(vib_sa.reject, v);
 	} else {
@@ -89,8 +92,8 @@ int vib_cmd_sm(struct vib_cmd *c)
 	if (c->n < 2 || vib_par.sm != VIB_SM_EMBEDDED)
 		return err;
 	mutex_lock(&vib_fab.mutex);
-	if (!strcmp(c->w[1], "lid") && !vib_cmd_u64(c, 2, VIB_LIDS - 1, &lid) &&
-	    lid) {
+	if (!strcmp(c->w[1], "lid") && c->n == 3 &&
+	    !vib_cmd_u64(c, 2, VIB_LIDS - 1, &lid) && lid) {
 		err = vib_sm_move(lid, quiet);
 	} else if (c->n == 2 && !strcmp(c->w[1], "restart")) {
 		mutex_lock(&vib_sa.mutex);
@@ -117,13 +120,16 @@ int vib_cmd_group(struct vib_cmd *c)
 	bool quiet = vib_cmd_flag(c, "noevent");
 	struct vib_group *g;
 	union ib_gid mgid;
+	bool plain;
 	int err = 0;
 	u64 pkey, v = 0;
 
 	if (c->n < 3 || vib_cmd_u64(c, 1, 0xffff, &pkey) ||
-	    vib_par.sm != VIB_SM_EMBEDDED)
+	    !(pkey & 0x7fff) || vib_par.sm != VIB_SM_EMBEDDED)
 		return -EINVAL;
-	if (c->n > 3 && vib_cmd_u64(c, 3, U32_MAX, &v))
+	plain = !strcmp(c->w[2], "add") || !strcmp(c->w[2], "del");
+	if (c->n != (plain ? 3 : 4) ||
+	    (!plain && vib_cmd_u64(c, 3, U32_MAX, &v)))
 		return -EINVAL;
 	vib_ipoib_mgid(&mgid, pkey);
 	mutex_lock(&vib_fab.mutex);
@@ -138,11 +144,11 @@ int vib_cmd_group(struct vib_cmd *c)
 	} else if (!strcmp(c->w[2], "mtu") &&
 		   ib_mtu_enum_to_int(vib_mtu_enum(v)) == v) {
 		g->rec.mtu = (g->rec.mtu & 0xc0) | vib_mtu_enum(v);
-	} else if (!strcmp(c->w[2], "qkey") && c->n > 3) {
+	} else if (!strcmp(c->w[2], "qkey")) {
 		g->rec.qkey = cpu_to_be32(v);
 	} else if (!strcmp(c->w[2], "rate") && v && v < 64) {
 		g->rec.rate = (g->rec.rate & 0xc0) | v;
-	} else if (!strcmp(c->w[2], "sl") && c->n > 3 && v < 16) {
+	} else if (!strcmp(c->w[2], "sl") && v < 16) {
 		g->rec.sl_flow_hop = cpu_to_be32(v << 28);
 	} else {
 		err = -EINVAL;

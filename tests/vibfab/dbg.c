@@ -24,6 +24,8 @@ static ssize_t vib_ctl_write(struct file *f, const char __user *buf,
 	all = memdup_user_nul(buf, n);
 	if (IS_ERR(all))
 		return PTR_ERR(all);
+	if (strlen(all) != n)
+		err = -EINVAL;
 	rest = all;
 	while (!err && (line = strsep(&rest, "\n;")))
 		err = vib_cmd_run(line);

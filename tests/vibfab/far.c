@@ -303,21 +303,29 @@ void vib_far_rx(struct vib_pkt *p)
 	queue_work(vib_fab.bh_wq, &vib_fe.work);
 }
 
-int vib_far_init(void)
+/* Are the parameters sound? Its LIDs begin behind those of the ports. */
+int vib_far_check(void)
 {
 	__be32 ip;
+
+	if (!vib_far)
+		return 0;
+	if (vib_par.sm != VIB_SM_EMBEDDED || vib_far >= VIB_LIDS ||
+	    vib_far_lid0 < vib_sm_first_free_lid() ||
+	    vib_far_lid0 > VIB_LIDS - vib_far ||
+	    !in4_pton(vib_far_ip, -1, (u8 *)&ip, -1, NULL))
+		return -EINVAL;
+	vib_fe.ip = ntohl(ip);
+	return 0;
+}
+
+int vib_far_init(void)
+{
 	u32 i;
 
 	spin_lock_init(&vib_fe.lock);
 	INIT_LIST_HEAD(&vib_fe.queue);
 	INIT_WORK(&vib_fe.work, vib_far_work);
-	if (!vib_far)
-		return 0;
-	if (vib_par.sm != VIB_SM_EMBEDDED || vib_far_lid0 < 0x800 ||
-	    vib_far_lid0 + vib_far > VIB_LIDS ||
-	    !in4_pton(vib_far_ip, -1, (u8 *)&ip, -1, NULL))
-		return -EINVAL;
-	vib_fe.ip = ntohl(ip);
 	vib_fe.guid = be64_to_cpu(vib_guid(0x1000, 0));
 	for (i = 0; i < vib_far; i++)
 		vib_lft_set(vib_far_lid0 + i, VIB_FAR_PORT);

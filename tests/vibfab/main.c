@@ -47,12 +47,12 @@ VIB_PARAM(ports, uint, "ports of each HCA; at most 64 in all");
 VIB_PARAM(mtu, uint, "largest MTU of the ports: 256 to 4096");
 VIB_PARAM(pkeys, uint, "P_Key table size of a port, 1 to 128");
 VIB_PARAM(gids, uint, "GID table size of a port, 1 to 128");
-VIB_PARAM(vectors, uint, "completion vectors of an HCA");
+VIB_PARAM(vectors, uint, "completion vectors of an HCA, 1 to 1024");
 VIB_PARAM(max_send_sge, uint, "gather entries of a send, up to 32");
 VIB_PARAM(max_recv_sge, uint, "scatter entries of a receive, up to 32");
 VIB_PARAM(max_srq_sge, uint, "scatter entries of an SRQ receive, up to 32");
-VIB_PARAM(max_wr, uint, "work requests of a queue");
-VIB_PARAM(max_cqe, uint, "entries of a completion queue");
+VIB_PARAM(max_wr, uint, "work requests of a queue, 512 to 1048576");
+VIB_PARAM(max_cqe, uint, "entries of a completion queue, 2048 to 16777216");
 VIB_PARAM(srq, bool, "offer shared receive queues");
 VIB_PARAM(csum, bool, "offer UD checksum offload");
 VIB_PARAM(tso, bool, "offer UD segmentation (LSO)");
@@ -61,7 +61,7 @@ VIB_PARAM(block_loopback, bool, "offer to block multicast loopback");
 VIB_PARAM(mcast_self, bool, "the sender's QP gets its own multicasts back");
 VIB_PARAM(strict, uint, "0: off, 1: cheap checks, 2: also double posting");
 VIB_PARAM(strict_len, bool, "a short UD receive buffer is an error completion");
-VIB_PARAM(hop_limit, uint, "hop limit in path records: not 0 asks for a GRH");
+VIB_PARAM(hop_limit, uint, "hop limit in path records, up to 255: not 0 asks for a GRH");
 VIB_PARAM(deferred, bool, "carry packets in a work item, not in the sender");
 VIB_PARAM(seed, ullong, "GUIDs, QPNs and faults follow from it");
 
@@ -186,9 +186,13 @@ static int vib_check_params(void)
 	    !vib_par.max_recv_sge || vib_par.max_recv_sge > VIB_MAX_SGE ||
 	    !vib_par.max_srq_sge || vib_par.max_srq_sge > VIB_MAX_SGE)
 		return -EINVAL;
-	if (!vib_par.vectors || vib_par.max_wr < 512 || vib_par.max_cqe < 2048)
+	if (!vib_par.vectors || vib_par.vectors > VIB_MAX_VECTORS ||
+	    vib_par.max_wr < 512 || vib_par.max_wr > VIB_MAX_WR ||
+	    vib_par.max_cqe < 2048 || vib_par.max_cqe > VIB_MAX_CQE)
 		return -EINVAL;
-	return 0;
+	if (vib_par.strict > 2 || vib_par.hop_limit > 255)
+		return -EINVAL;
+	return vib_sm_check() ?: vib_far_check() ?: vib_ring_check();
 }
 
 static void vib_fabric_free(void)

@@ -166,6 +166,8 @@ void vib_switch_init(void);
 void vib_switch_exit(void);
 
 /* sm.c, sa.c */
+int vib_sm_check(void);
+u32 vib_sm_first_free_lid(void);
 void vib_sm_port_plugged(struct vib_port *port);
 void vib_sm_port_gone(struct vib_port *port);
 void vib_sa_port_gone(struct vib_port *port);
@@ -177,10 +179,12 @@ void vib_sa_rx(struct vib_pkt *p);
 void vib_far_rx(struct vib_pkt *p);
 u16 vib_far_lid(const union ib_gid *gid);
 u32 vib_far_nodes(void);
+int vib_far_check(void);
 int vib_far_init(void);
 void vib_far_exit(void);
 
 /* ring.c */
+int vib_ring_check(void);
 int vib_ring_init(void);
 void vib_ring_exit(void);
 DECLARE_STATIC_KEY_FALSE(vib_ring_on);

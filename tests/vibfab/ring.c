@@ -9,11 +9,13 @@
 #include <rdma/ib_pack.h>
 #include "ring.h"
 
+#define VIB_RING_MAX	(1 << 18)
+
 DEFINE_STATIC_KEY_FALSE(vib_ring_on);
 
 static uint vib_ring_size = 1024;
 module_param_named(ring, vib_ring_size, uint, 0444);
-MODULE_PARM_DESC(ring, "packets remembered; 0: none");
+MODULE_PARM_DESC(ring, "packets remembered, up to 262144; 0: none");
 static uint vib_ring_snap = 384;
 module_param_named(snap, vib_ring_snap, uint, 0444);
 MODULE_PARM_DESC(snap, "bytes of payload remembered of each, up to 4096");
@@ -280,10 +282,15 @@ void *vib_ring_pcap(size_t *size)
 	return buf;
 }
 
+/* Are the parameters sound? */
+int vib_ring_check(void)
+{
+	return vib_ring_size > VIB_RING_MAX || vib_ring_snap > 4096 ? -EINVAL : 0;
+}
+
 int vib_ring_init(void)
 {
 	spin_lock_init(&vib_ring.lock);
-	vib_ring_snap = min(vib_ring_snap, 4096U);
 	vib_ring.stride = ALIGN(sizeof(struct vib_rec) + vib_ring_snap, 8);
 	if (!vib_ring_size)
 		return 0;

@@ -240,6 +240,19 @@ void vib_sa_rx(struct vib_pkt *p)
 		mod_delayed_work(vib_fab.wq, &vib_sa.work, 0);
 }
 
+/* Answer at once what "sa slow" holds back. */
+void vib_sa_hurry(void)
+{
+	struct vib_sa_req *r;
+	unsigned long flags;
+
+	spin_lock_irqsave(&vib_sa.lock, flags);
+	list_for_each_entry(r, &vib_sa.queue, list)
+		r->due = jiffies;
+	spin_unlock_irqrestore(&vib_sa.lock, flags);
+	mod_delayed_work(vib_fab.wq, &vib_sa.work, 0);
+}
+
 int vib_sa_init(void)
 {
 	int err = 0;

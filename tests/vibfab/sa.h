@@ -102,7 +102,9 @@ extern u32 vib_partitions;
 struct vib_port *vib_sm_port_by_gid(const union ib_gid *gid);
 struct vib_port *vib_sm_port_by_lid(u16 lid);
 bool vib_port_has_pkey(struct vib_port *port, u16 pkey);
+bool vib_sm_lid_free(struct vib_port *port, u16 lid, u8 lmc);
 void vib_sm_set_lid(struct vib_port *port, u16 lid, u8 lmc);
+void vib_sa_hurry(void);
 
 /* mcm.c */
 u16 vib_sa_mcmember(struct ib_sa_mad *mad);

@@ -15,6 +15,26 @@ static u8 vib_lmc;
 module_param_named(lmc, vib_lmc, byte, 0444);
 MODULE_PARM_DESC(lmc, "LID mask control of every port (embedded SM)");
 
+/* Are the parameters sound? Those of the fabric itself were looked at before. */
+int vib_sm_check(void)
+{
+	u32 i;
+
+	if (vib_lmc > VIB_MAX_LMC || !vib_partitions ||
+	    vib_partitions > vib_par.pkeys)
+		return -EINVAL;
+	for (i = 0; i < vib_partitions; i++)
+		if (!(vib_partition[i] & 0x7fff))
+			return -EINVAL;
+	return 0;
+}
+
+/* The LIDs from here on belong to no port when the fabric comes up. */
+u32 vib_sm_first_free_lid(void)
+{
+	return (vib_par.hcas * vib_par.ports + 2) << vib_lmc;
+}
+
 /* Route the LIDs of @port to it. RCU or fab.mutex keeps the port. */
 static void vib_sm_route(struct vib_port *port, bool on)
 {
@@ -25,6 +45,24 @@ static void vib_sm_route(struct vib_port *port, bool on)
 	for (i = 0; i < 1U << port->lmc; i++)
 		vib_lft_set((port->lid & ~((1 << port->lmc) - 1)) + i,
 			    on ? port->swport : VIB_NO_PORT);
+}
+
+/*
+ * May @port have the LIDs that @lid and @lmc name? Not the switch's, another
+ * port's or a simulated node's. A port that is unplugged or down has none.
+ */
+bool vib_sm_lid_free(struct vib_port *port, u16 lid, u8 lmc)
+{
+	u32 first = lid & ~((1U << lmc) - 1), i;
+
+	for (i = first; i < first + (1U << lmc); i++) {
+		u32 out = i < VIB_LIDS ? vib_fab.lft[i] : VIB_NO_PORT;
+
+		if (!i || i >= VIB_LIDS || i == vib_fab.sw_lid ||
+		    (out != VIB_NO_PORT && out != port->swport))
+			return false;
+	}
+	return true;
 }
 
 /* Give @port another LID, and route it there. */
@@ -43,17 +81,20 @@ void vib_sm_set_lid(struct vib_port *port, u16 lid, u8 lmc)
 /* A port appears on the switch, before its device is registered. */
 void vib_sm_port_plugged(struct vib_port *port)
 {
-	u32 i;
+	u32 i, lid = (port->swport + 1) << vib_lmc;
 
 	if (vib_par.sm != VIB_SM_EMBEDDED) {
 		vib_switch_link_change(port->swport);
 		return;
 	}
+	/* a command may have given its LID away while it was out */
+	while (!vib_sm_lid_free(port, lid, vib_lmc) &&
+	       lid + (2U << vib_lmc) <= VIB_LIDS)
+		lid += 1U << vib_lmc;
 	for (i = 0; i < vib_par.pkeys; i++)
 		port->pkey[i] = i < vib_partitions ? vib_partition[i] : 0;
 	port->sm_lid = vib_fab.sw_lid;
-	vib_sm_set_lid(port, (port->swport + 1) << min_t(u8, vib_lmc, 7),
-		       min_t(u8, vib_lmc, 7));
+	vib_sm_set_lid(port, lid, vib_lmc);
 	port->state = IB_PORT_ACTIVE;
 }
 

@@ -36,6 +36,10 @@
 #define VIB_MAX_GIDS	128
 #define VIB_MAX_PKEYS	128
 #define VIB_MAX_SGE	32
+#define VIB_MAX_VECTORS	1024
+#define VIB_MAX_WR	(1 << 20)
+#define VIB_MAX_CQE	(1 << 24)
+#define VIB_MAX_LMC	7
 #define VIB_MLID_BASE	0xc000
 #define VIB_MLIDS	16352	/* what 9 bits of blocks of 32 can name */
 #define VIB_LIDS	0xc000	/* unicast LIDs: 1..0xbfff */
