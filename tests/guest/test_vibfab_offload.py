@@ -66,3 +66,14 @@ def test_bad_data_is_caught_by_the_checksum(a, b):
         with net.FlowServer(b) as server:
             assert server.run(a, flows=2, octets=1 << 20) == "2 flows ok"
         assert r()["hits"] > 0
+
+
+def test_what_is_not_synchronised_is_not_there():
+    """The instrument itself: with bounce buffers a consumer that forgets to sync sees and sends the wrong bytes."""
+    net.run(["insmod", "/src/build/stock-vibfab/vibcheck.ko"])
+    try:
+        vibfab.write("/sys/kernel/debug/vibcheck/run", "bounce")
+    except OSError as e:
+        pytest.fail(f"{e}: {net.run(['cat', '/sys/kernel/debug/vibcheck/result']).stdout}")
+    finally:
+        net.run(["rmmod", "vibcheck"])

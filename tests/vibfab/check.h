@@ -63,6 +63,7 @@ extern const struct vc_check vc_ud_checks[];
 extern const struct vc_check vc_cq_checks[];
 extern const struct vc_check vc_rc_checks[];
 extern const struct vc_check vc_misuse_checks[];
+extern const struct vc_check vc_device_checks[];
 
 struct ib_device *vc_device(const char *name);
 __printf(2, 3) int vc_fail(struct vc *c, const char *fmt, ...);

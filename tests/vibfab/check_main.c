@@ -20,6 +20,7 @@ static struct dentry *vc_dir;
 
 static const struct vc_check * const vc_tables[] = {
 	vc_ud_checks, vc_cq_checks, vc_rc_checks, vc_misuse_checks,
+	vc_device_checks,
 };
 
 static struct {

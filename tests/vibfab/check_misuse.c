@@ -158,19 +158,61 @@ static int vc_zero_qkey(struct vc *c)
 	return 0;
 }
 
-/* Leaves an address handle and its protection domain to vib1, for good. */
+static int vc_leak_objects(struct vc *c, struct ib_device *dev)
+{
+	static const union ib_gid mgid = { .raw = { 0xff, 0x12, 0x40, 0x1b } };
+	struct ib_cq_init_attr cq = { .cqe = 16 };
+	struct ib_srq_init_attr srq = {
+		.attr = { .max_wr = 4, .max_sge = 1 },
+		.srq_type = IB_SRQT_BASIC,
+	};
+	struct ib_qp_init_attr qp = {
+		.cap = { .max_send_wr = 4, .max_send_sge = 1 },
+		.qp_type = IB_QPT_UD,
+	};
+	struct vc_end e = { .dev = dev, .port = 1 };
+
+	/* with a memory region of its own */
+	e.pd = ib_alloc_pd(dev, IB_PD_UNSAFE_GLOBAL_RKEY);
+	VC_TRY(c, PTR_ERR_OR_ZERO(e.pd));
+	e.ah = vc_ah(&e, 5, NULL);
+	VC_TRY(c, PTR_ERR_OR_ZERO(e.ah));
+	e.scq = ib_create_cq(dev, NULL, NULL, NULL, &cq);
+	VC_TRY(c, PTR_ERR_OR_ZERO(e.scq));
+	e.srq = ib_create_srq(e.pd, &srq);
+	VC_TRY(c, PTR_ERR_OR_ZERO(e.srq));
+	qp.send_cq = e.scq;
+	qp.recv_cq = e.scq;
+	qp.srq = e.srq;
+	e.qp = ib_create_qp(e.pd, &qp);
+	VC_TRY(c, PTR_ERR_OR_ZERO(e.qp));
+	VC_TRY(c, vc_state(&e, IB_QPS_INIT));
+	VC_TRY(c, ib_attach_mcast(e.qp, (union ib_gid *)&mgid, 0xc0f1));
+	return 0;
+}
+
+/* Leaves one object of each kind to vib1, for good. */
 static int vc_leak(struct vc *c)
 {
 	struct ib_device *dev = vc_device("vib1");
-	struct vc_end e = { .dev = dev, .port = 1 };
+	int err;
 
 	VC_EXPECT(c, dev, "no device");
-	e.pd = ib_alloc_pd(dev, 0);
-	if (!IS_ERR(e.pd))
-		e.ah = vc_ah(&e, 5, NULL);
+	err = vc_leak_objects(c, dev);
 	ib_device_put(dev);
-	VC_TRY(c, PTR_ERR_OR_ZERO(e.pd));
-	VC_TRY(c, PTR_ERR_OR_ZERO(e.ah));
+	return err;
+}
+
+/* A QP that goes while it is attached to a group. */
+static int vc_leak_mcast(struct vc *c)
+{
+	static const union ib_gid mgid = { .raw = { 0xff, 0x12, 0x40, 0x1b } };
+
+	VC_TRY(c, vc_pair(c, &vc_plain, &vc_plain));
+	VC_TRY(c, ib_attach_mcast(c->a.qp, (union ib_gid *)&mgid, 0xc0f1));
+	/* the core does not let it: it counts attachments, too */
+	VC_EXPECT(c, ib_destroy_qp(c->a.qp) == -EBUSY, "destroyed");
+	VC_TRY(c, ib_detach_mcast(c->a.qp, (union ib_gid *)&mgid, 0xc0f1));
 	return 0;
 }
 
@@ -185,5 +227,6 @@ const struct vc_check vc_misuse_checks[] = {
 	{ "dma_addr", vc_dma_addr },
 	{ "zero_qkey", vc_zero_qkey },
 	{ "leak", vc_leak },
+	{ "attached", vc_leak_mcast },
 	{}
 };

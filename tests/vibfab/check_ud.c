@@ -190,7 +190,8 @@ static int vc_join(struct vc *c, struct vc_end *e)
 
 /*
  * Two members of a group on one port. Argument 0: the sender gets its own
- * back; 1: it asked for a QP that does not; 2: such a QP must not exist.
+ * back; 1: it asked for a QP that does not; 2: such a QP must not exist; 3: as
+ * 0, on a fabric without such echoes.
  */
 static int vc_loopback(struct vc *c)
 {
@@ -204,7 +205,8 @@ static int vc_loopback(struct vc *c)
 		VC_EXPECT(c, vc_open(&c->a, "vib0", 1, &block), "accepted");
 		return 0;
 	}
-	VC_TRY(c, vc_open(&c->a, "vib0", 1, c->arg ? &block : &vc_plain));
+	VC_TRY(c, vc_open(&c->a, "vib0", 1,
+			  c->arg == 1 ? &block : &vc_plain));
 	VC_TRY(c, vc_open(&c->b, "vib0", 1, &vc_plain));
 	if (vc_join(c, &c->a) || vc_join(c, &c->b))
 		return -EPROTO;
