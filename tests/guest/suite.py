@@ -9,8 +9,8 @@
     suite.py --count NAME DIR  "passed failed" from what the guest left in DIR, complaints on stderr
 
 A suite file (TOML) has: fabric, driver (as for `scripts/guest run`), tests (files of this folder), and may
-have: param, smp, mem, timeout (seconds), allow_log (list of expressions), plain (true), kernel, append (kernel
-parameters), by_hand (true: runs only when it is named), only (which tests, as an expression of pytest's -k),
+have: param, smp, mem, timeout (seconds), allow_log (list of expressions), plain (true), icount (true), kernel, append
+(kernel parameters), by_hand (true: runs only when it is named), only (which tests, as an expression of pytest's -k),
 checked (true, or such an expression: what the routine run takes of it on a kernel with checkers; false: it cannot
 run there).
 """
@@ -22,7 +22,7 @@ import tomllib
 
 HERE = pathlib.Path(__file__).parent
 KNOWN = {"fabric", "driver", "tests", "param", "smp", "mem", "timeout", "allow_log", "plain", "kernel", "about",
-         "append", "by_hand", "only", "checked"}
+         "append", "by_hand", "only", "checked", "icount"}
 
 
 def load(name):
@@ -55,6 +55,8 @@ def options(suite):
             args += [f"--{key}", str(suite[key])]
     for expression in suite.get("allow_log", []):
         args += ["--allow-log", expression]
+    if suite.get("icount"):
+        args.append("--icount")
     if suite.get("plain"):
         args.append("--plain")
     return args

@@ -225,9 +225,10 @@ def test_module_cycles_under_traffic(a, b, driver):
         if i == CYCLES - 1:
             assert not resources_of_ours()
             assert not infiniband_links()
-            # One receive ring is 256 buffers of a page and more.
+            # One receive ring is 256 buffers of a page and more: lost each time, it would be 40 MiB and more. What
+            # the allocator keeps for each processor comes and goes by 12 MiB on a loaded machine.
             end = memory_in_use()
             print(f"memory in use: {start} KiB after 10 cycles, {end} KiB after {CYCLES}")
-            assert end - start < 8192, f"{end - start} KiB more after {CYCLES - 10} cycles"
+            assert end - start < 20480, f"{end - start} KiB more after {CYCLES - 10} cycles"
         driver.insert()
     assert not re.search(r"ipoib_rs.*(timing out|cannot reset)", kernel_log())
