@@ -457,11 +457,17 @@ impl Interface {
     }
 
     /// Tells the data path who we are. Control lock held.
-    pub(crate) fn publish_identity(&self, seen: &Seen, params: &join::Params, group_mtu: u32) {
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`; then nothing has changed.
+    pub(crate) fn publish_identity(
+        &self,
+        seen: &Seen,
+        params: &join::Params,
+        group_mtu: u32,
+    ) -> Result {
         let qkey = params.qkey;
-        self.qkey.store(qkey, Relaxed);
-        self.traffic_class
-            .store(params.traffic_class.into(), Relaxed);
         let ident = Ident {
             me: Identity {
                 gid: seen.gid,
@@ -472,11 +478,12 @@ impl Interface {
             max_frame: group_mtu.saturating_add(encap::LEN as u32),
             lmc: seen.lmc.min(7),
         };
-        match RcuArc::new(ident, GFP_KERNEL) {
-            Ok(ident) => drop(self.ident.swap(Some(ident))),
-            // The former one is kept; the next change of the group or port publishes anew.
-            Err(_) => pr_warn!("no memory to publish the interface's identity\n"),
-        }
+        let ident = RcuArc::new(ident, GFP_KERNEL)?;
+        self.qkey.store(qkey, Relaxed);
+        self.traffic_class
+            .store(params.traffic_class.into(), Relaxed);
+        drop(self.ident.swap(Some(ident)));
+        Ok(())
     }
 
     /// Carries out what the port's machine decides. Control lock held.

@@ -65,6 +65,9 @@ pub(crate) const JOINED: u32 = 1 << 6;
 /// Another subnet manager is in charge: paths may have changed.
 pub(crate) const REPATH: u32 = 1 << 7;
 
+/// What the broadcast group says could not be carried over to the data path.
+pub(crate) const SETTLE: u32 = 1 << 8;
+
 /// When what could not be done for want of memory is tried again.
 const RETRY: Millis = Millis(100);
 /// The span over which groups and paths of one node spread their requests after a reregister.
@@ -375,7 +378,6 @@ fn settle(cx: &mut Cx<'_>, running: &mut Running, port: &mut control::port::Port
         }
         return;
     }
-    running.broadcast = params;
     let event = match params {
         Some(params) => {
             let ib_mtu = crate::wire::mtu::from_code(params.mtu).unwrap_or(seen.mtu);
@@ -383,10 +385,17 @@ fn settle(cx: &mut Cx<'_>, running: &mut Running, port: &mut control::port::Port
         }
         None => control::port::Event::BroadcastLost,
     };
-    let actions = port.step(event);
+    let mut next = *port;
+    let actions = next.step(event);
     if let Some(params) = params {
-        publish_identity(cx, seen, port, &params);
+        if publish_identity(cx, seen, &next, &params).is_err() {
+            // As if the group were not joined yet: nothing can be received before.
+            cx.iface.retry(SETTLE);
+            return;
+        }
     }
+    running.broadcast = params;
+    *port = next;
     cx.iface.port_actions(cx.dev, actions);
     if params.is_some() {
         running.groups.broadcast_joined(cx);
@@ -394,14 +403,20 @@ fn settle(cx: &mut Cx<'_>, running: &mut Running, port: &mut control::port::Port
 }
 
 /// Tells the data path who we are and what every frame must obey.
+///
+/// # Errors
+///
+/// `ENOMEM`; then the data path goes on as before.
 fn publish_identity(
     cx: &mut Cx<'_>,
     seen: &Seen,
     port: &control::port::Port,
     params: &join::Params,
-) {
+) -> Result {
+    cx.iface
+        .publish_identity(seen, params, port.group_limit())?;
     cx.hw.set_qkey(params.qkey);
-    cx.iface.publish_identity(seen, params, port.group_limit());
+    Ok(())
 }
 
 /// Ends everything that a running interface has at the fabric; nothing is left in use afterwards.

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import pathlib
 import re
 import signal
 import subprocess
@@ -15,6 +16,12 @@ import threading
 import time
 
 SECONDS = 120
+
+
+def asked(name, default):
+    """A number that the environment or the guest's kernel line asks for (--append, or a suite's `append`)."""
+    found = re.search(rf"\b{name}=(\d+)", pathlib.Path("/proc/cmdline").read_text())
+    return int(os.environ.get(name) or (found[1] if found else default))
 
 
 def wait_until(what, predicate, seconds=SECONDS, pause=0.05):

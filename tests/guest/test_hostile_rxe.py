@@ -1,8 +1,8 @@
 """Frames that no decent peer sends: each is counted by its reason, none disturbs what comes after.
 
-The fuzzing is determined by HOSTILE_SEED, and has HOSTILE_FRAMES frames (environment; by default seed 1
-and 20,000 frames): `scripts/guest run -- /usr/bin/env HOSTILE_SEED=7 HOSTILE_FRAMES=200000
-/src/tests/guest/run-suite hostile-rxe`.
+The fuzzing is determined by HOSTILE_SEED, and has HOSTILE_FRAMES frames (environment or kernel line; by default
+seed 1 and 20,000 frames): `scripts/guest run --append 'HOSTILE_SEED=7 HOSTILE_FRAMES=200000' --
+tests/guest/run-suite hostile-rxe`.
 """
 
 import os
@@ -14,8 +14,8 @@ import inject
 import net
 import roce
 
-SEED = int(os.environ.get("HOSTILE_SEED", "1"))
-FRAMES = int(os.environ.get("HOSTILE_FRAMES", "20000"))
+SEED = net.asked("HOSTILE_SEED", 1)
+FRAMES = net.asked("HOSTILE_FRAMES", 20000)
 REASONS = ("too_short", "bad_ethertype", "empty")
 BROADCAST = "ff12:401b:ffff::ffff:ffff"
 

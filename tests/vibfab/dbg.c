@@ -104,6 +104,10 @@ static int vib_state_show(struct seq_file *s, void *unused)
 		   vib_par.hcas, vib_par.ports,
 		   vib_par.sm == VIB_SM_EMBEDDED ? "embedded" : "external",
 		   vib_fab.sw_lid, vib_par.seed);
+	for (i = 0; i < VIB_F_OPS; i++)
+		if (atomic_read(&vib_fab.fail_in[i]) > 0)
+			seq_printf(s, "fail=%s in=%d\n", vib_failop_name[i],
+				   atomic_read(&vib_fab.fail_in[i]));
 	for (i = 0; i < vib_par.hcas; i++) {
 		hca = vib_fab.hca[i];
 		if (!hca)
