@@ -4,6 +4,7 @@
  * No logic here: what to call, and when, is decided in Rust.
  */
 #include <linux/netdevice.h>
+#include <linux/inetdevice.h>
 #include <linux/skbuff.h>
 #include <linux/tcp.h>
 #include <linux/rtnetlink.h>
@@ -12,6 +13,7 @@
 #include <linux/prefetch.h>
 #include <linux/ratelimit.h>
 #include <linux/sched/signal.h>
+#include <net/addrconf.h>
 #include <net/dst.h>
 #include <net/netdev_lock.h>
 #include <net/netlink.h>
@@ -71,6 +73,23 @@ void ipoib_h_netdev_unlock_ops(struct net_device *dev)
 void ipoib_h_assert_rtnl(void)
 {
 	ASSERT_RTNL();
+}
+
+bool ipoib_h_is_l3_master(const struct net_device *dev)
+{
+	return netif_is_l3_master(dev);
+}
+
+bool ipoib_h_has_ipv4(struct net_device *dev, __be32 addr)
+{
+	struct in_device *in = __in_dev_get_rcu(dev);
+
+	return in && inet_confirm_addr(dev_net(dev), in, 0, addr, RT_SCOPE_HOST);
+}
+
+bool ipoib_h_has_ipv6(struct net_device *dev, const struct in6_addr *addr)
+{
+	return IS_ENABLED(CONFIG_IPV6) && ipv6_chk_addr(dev_net(dev), addr, dev, 1);
 }
 
 struct net *ipoib_h_dev_net(const struct net_device *dev)

@@ -24,6 +24,9 @@ void ipoib_h_netdev_lock_ops(struct net_device *dev);
 void ipoib_h_netdev_unlock_ops(struct net_device *dev);
 void ipoib_h_assert_rtnl(void);
 struct net *ipoib_h_dev_net(const struct net_device *dev);
+bool ipoib_h_is_l3_master(const struct net_device *dev);
+bool ipoib_h_has_ipv4(struct net_device *dev, __be32 addr);
+bool ipoib_h_has_ipv6(struct net_device *dev, const struct in6_addr *addr);
 
 /* rtnetlink, sysfs */
 struct net *ipoib_h_link_net(struct rtnl_newlink_params *params);

@@ -10,6 +10,7 @@ pub(crate) mod debugfs;
 pub(crate) mod flags;
 pub(crate) mod lock;
 pub(crate) mod log;
+pub(crate) mod netdev;
 pub(crate) mod netns;
 pub(crate) mod once;
 pub(crate) mod params;

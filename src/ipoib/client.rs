@@ -14,6 +14,7 @@ use kernel::{
 };
 
 use super::{
+    addressee,
     child,
     interface::{
         Interface,
@@ -30,6 +31,7 @@ use super::{
 };
 use crate::{
     base::{
+        netdev::HeldNetdev,
         params::Params,
         unsupported,
         work::OrderedQueue, //
@@ -50,6 +52,7 @@ use crate::{
     rdma::{
         self,
         client::Slot,
+        Addressee,
         Client,
         DeviceHandle,
         Event,
@@ -95,7 +98,7 @@ struct Ears {
 pub(crate) struct PerDevice {
     _listening: Listening,
     _events: Pin<KBox<EventRegistration<Ears>>>,
-    _parents: KVec<Parent>,
+    parents: KVec<Parent>,
     _queue: Arc<OrderedQueue>,
 }
 
@@ -156,13 +159,18 @@ impl Client for Ipoib {
         Ok(PerDevice {
             _listening: listening,
             _events: events,
-            _parents: parents,
+            parents,
             _queue: queue,
         })
     }
 
     fn remove(_device: &DeviceHandle, data: PerDevice) {
         drop(data);
+    }
+
+    fn addressed(data: &PerDevice, to: &Addressee) -> Option<HeldNetdev> {
+        let mut ports = data.parents.iter().map(|parent| &*parent.port.0);
+        addressee::find(ports.find(|port| port.rdma().number() == to.port)?, to)
     }
 }
 

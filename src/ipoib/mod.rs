@@ -4,6 +4,7 @@
 //!
 //! - `client`: devices come and go; one [`interface::Interface`] per port.
 //! - `interface`, `ops`: an interface and its network device operations.
+//! - `addressee`: whom a request of the RDMA connection manager is for.
 //! - `child`, `netlink`, `sysfs`: further interfaces on a port, and how users make and see them.
 //! - `queue`, `rx`, `tx`: a queue pair with its completion queues, rings and NAPI.
 //! - `chores`: what is done under RTNL, from the port's work.
@@ -42,6 +43,7 @@
 
 #![deny(unsafe_code)]
 
+mod addressee;
 pub(crate) mod child;
 mod chores;
 pub(crate) mod client;

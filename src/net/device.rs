@@ -9,13 +9,19 @@ use core::ptr::NonNull;
 use kernel::{
     error::to_result,
     prelude::*,
-    sync::aref::AlwaysRefCounted,
+    sync::aref::{
+        ARef,
+        AlwaysRefCounted, //
+    },
     types::Opaque, //
 };
 
 use super::rtnl::Rtnl;
 use crate::{
-    base::netns::Net,
+    base::{
+        netdev::HeldNetdev,
+        netns::Net, //
+    },
     sys::bindings, //
 };
 
@@ -56,6 +62,13 @@ unsafe impl AlwaysRefCounted for Device {
     unsafe fn dec_ref(obj: NonNull<Self>) {
         // SAFETY: the caller gives up a reference that it owns.
         unsafe { bindings::ipoib_h_dev_put(obj.as_ptr().cast()) }
+    }
+}
+
+impl From<ARef<Device>> for HeldNetdev {
+    fn from(dev: ARef<Device>) -> Self {
+        // SAFETY: the reference that the value owned, to a valid device.
+        unsafe { Self::from_raw(ARef::into_raw(dev).cast()) }
     }
 }
 

@@ -18,3 +18,4 @@ pub(crate) mod rxbuf;
 pub(crate) mod skb;
 pub(crate) mod sysfs;
 pub(crate) mod txq;
+pub(crate) mod upper;

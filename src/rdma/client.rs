@@ -4,6 +4,7 @@
 
 use core::{
     marker::PhantomData,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     ptr::{null_mut, NonNull},
 };
 use kernel::{
@@ -18,8 +19,28 @@ use kernel::{
     types::Opaque,
 };
 
-use super::device::DeviceHandle;
-use crate::sys::bindings as sys;
+use super::{
+    device::DeviceHandle,
+    resolve::{AF_INET, AF_INET6},
+};
+use crate::{
+    base::netdev::HeldNetdev,
+    sys::bindings as sys,
+    wire::{gid::Gid, pkey::PKey},
+};
+
+/// Whom a request of the connection manager is for, as far as it says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Addressee {
+    /// Number of the port that it came in on.
+    pub(crate) port: u32,
+    /// The P_Key that it came with.
+    pub(crate) pkey: PKey,
+    /// The GID that it is for; datagram services (SIDR) name none.
+    pub(crate) gid: Option<Gid>,
+    /// The IP address that it is for, if it has one.
+    pub(crate) ip: Option<IpAddr>,
+}
 
 /// Where a registered client notes the address of its `struct ib_client`.
 ///
@@ -65,6 +86,11 @@ pub(crate) trait Client: 'static {
     ///
     /// After this returns, the removal waits until all clones of `device` are dropped.
     fn remove(device: &DeviceHandle, data: Self::Data);
+
+    /// The network device that a request of the connection manager on an InfiniBand port is for; whether
+    /// that is up and has a route to the sender is the caller's business. Process context, may sleep; the
+    /// core holds its lock on client data for reading, so RTNL must not be taken.
+    fn addressed(data: &Self::Data, to: &Addressee) -> Option<HeldNetdev>;
 }
 
 /// What the core stores per device for this client.
@@ -107,6 +133,7 @@ impl<T: Client> Registration<T> {
                     name: T::NAME.as_char_ptr(),
                     add: Some(add::<T>),
                     remove: Some(remove::<T>),
+                    get_net_dev_by_params: Some(addressed::<T>),
                     ..Default::default()
                 };
                 // SAFETY: `raw` is valid for writes and stays where it is, being pinned; the
@@ -187,4 +214,60 @@ unsafe extern "C" fn remove<T: Client>(_device: *mut sys::ib_device, data: *mut 
     T::remove(&device, data);
     drop(device);
     gone.wait_for_completion();
+}
+
+/// The address in a socket address of either IP family.
+///
+/// # Safety
+///
+/// `addr` is null or valid, and as long as its family demands.
+unsafe fn ip(addr: *const sys::sockaddr) -> Option<IpAddr> {
+    if addr.is_null() {
+        return None;
+    }
+    // SAFETY: By the safety requirements.
+    unsafe {
+        match (*addr).sa_family {
+            AF_INET => {
+                let v4 = &*addr.cast::<sys::sockaddr_in>();
+                Some(Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes()).into())
+            }
+            AF_INET6 => {
+                let v6 = &*addr.cast::<sys::sockaddr_in6>();
+                Some(Ipv6Addr::from(v6.sin6_addr.in6_u.u6_addr8).into())
+            }
+            _ => None,
+        }
+    }
+}
+
+/// `ib_client.get_net_dev_by_params`.
+///
+/// # Safety
+///
+/// Called by the core for a device for which `add::<T>` succeeded and `remove::<T>` was not called yet
+/// nor will be during the call, with the data set there; `gid` is null or valid, `addr` a socket address.
+unsafe extern "C" fn addressed<T: Client>(
+    _device: *mut sys::ib_device,
+    port: u32,
+    pkey: u16,
+    gid: *const sys::ib_gid,
+    addr: *const sys::sockaddr,
+    data: *mut c_void,
+) -> *mut sys::net_device {
+    if data.is_null() {
+        return null_mut();
+    }
+    // SAFETY: `add` leaked this box, which only `remove` takes back; the other pointers are as the
+    // safety requirements say.
+    let (per_device, to) = unsafe {
+        let to = Addressee {
+            port,
+            pkey: PKey(pkey),
+            gid: (!gid.is_null()).then(|| Gid((*gid).raw)),
+            ip: ip(addr),
+        };
+        (&*data.cast::<PerDevice<T>>(), to)
+    };
+    T::addressed(&per_device.data, &to).map_or(null_mut(), HeldNetdev::into_raw)
 }

@@ -40,7 +40,7 @@ pub(crate) mod wc;
 
 pub(crate) use self::{
     ah::{Ah, AhAttr, AhPool, Grh},
-    client::{Client, Registration},
+    client::{Addressee, Client, Registration},
     cq::{CompletionHandler, Cq, CqPoller},
     device::{DeviceAttrs, DeviceHandle},
     event::{Event, EventHandler, EventKind, EventRegistration},

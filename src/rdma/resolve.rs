@@ -27,8 +27,8 @@ use crate::{sys::bindings as sys, wire::gid::Gid};
 /// virtual link that is the rule. Short first tries pick up such an answer.
 const TRIES_MS: [usize; 3] = [20, 180, 800];
 
-const AF_INET: u16 = 2;
-const AF_INET6: u16 = 10;
+pub(super) const AF_INET: u16 = 2;
+pub(super) const AF_INET6: u16 = 10;
 
 /// What a resolution found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

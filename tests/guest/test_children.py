@@ -236,7 +236,7 @@ def test_absent_key(a, b):
         assert shown_kind(child, child.iface)[0] == "0x8007"
         assert re.search(rf"{child.iface}: P_Key 0x8007 is not found", kernel_log())
         debug = Debug(child)
-        assert "P_Key: 0x8007" in debug.text and "P_Key not found" in debug.text
+        assert "pkey: 0x8007" in debug.text and "P_Key not found" in debug.text
         assert not any(q["running"] for q in debug.queues)
         assert child.link()["broadcast"][24:29] == "80:07"
         assert child.link()["operstate"] != "UP" and not child.carrier()
@@ -351,7 +351,7 @@ def test_device_removed_with_children(a, b, driver):
     """`rdma link delete` with children of both kinds in several namespaces, under traffic: all go, at once, and the
     device comes back and can have children again."""
     name = a.port.split("/")[0]
-    for _ in range(3):
+    for _ in range(2):
         with children(a, a, b) as (one, two, other):
             assert sysfs_write(a, "create_child", "0x8007\n").returncode == 0
             reach_each_other(one, other)
@@ -371,8 +371,8 @@ def test_device_removed_with_children(a, b, driver):
 
 
 def test_module_removed_with_children(a, b, driver):
-    """rmmod with children of both kinds, some in namespaces of their own, under traffic; ten times."""
-    for _ in range(10):
+    """rmmod with children of both kinds, some in namespaces of their own, under traffic; four times."""
+    for _ in range(4):
         with children(a, b) as (one, other):
             assert sysfs_write(a, "create_child", "0x8007\n").returncode == 0
             reach_each_other(one, other)
@@ -395,12 +395,14 @@ def test_removal_against_makers(a, b, driver):
     made = [0]
 
     def by_netlink():
+        # One goes when the next is there, so that the removal always finds one.
+        names = ["racer0", "racer1"]
         while not stop.is_set():
-            if add_link(a, "racer", check=False).returncode == 0:
+            if add_link(a, names[0], check=False).returncode == 0:
                 made[0] += 1
-                a.run("ip", "link", "set", "dev", "racer", "up", check=False)
-                if made[0] % 2:
-                    del_link(a, "racer", check=False)
+                a.run("ip", "link", "set", "dev", names[0], "up", check=False)
+            names.reverse()
+            del_link(a, names[0], check=False)
 
     def by_sysfs():
         while not stop.is_set():
@@ -412,7 +414,7 @@ def test_removal_against_makers(a, b, driver):
             for state in ("down", "up"):
                 a.run("ip", "link", "set", "dev", a.iface, state, check=False)
 
-    for _ in range(5):
+    for _ in range(3):
         stop.clear()
         before = made[0]
         threads = [threading.Thread(target=t) for t in (by_netlink, by_sysfs, up_and_down)]
@@ -474,7 +476,7 @@ def test_kind_by_parameter(a, b, driver):
     assert a.ping(b.ip4).received == 3
     driver.down()
     driver.unload()
-    for bad in ("x" * 56, "two\twords"):
+    for bad in ("x" * 56, '"two words"'):
         done = run(["insmod", os.environ["MODULE"], f"link_kind={bad}"], check=False)
         assert done.returncode != 0
     driver.load()

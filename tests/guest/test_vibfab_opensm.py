@@ -3,6 +3,7 @@
 import contextlib
 import re
 import subprocess
+import threading
 import time
 
 import pytest
@@ -152,3 +153,55 @@ def test_handover_to_a_second_sm(a, b):
     net.run(["pkill", "-KILL", "-f", f"opensm.*{int(vibfab.port(B)['guid']):x}"])
     net.wait_until("the first SM to take over", lambda: vibfab.port(A)["sm_lid"] == vibfab.port(A)["lid"])
     net.wait_until("an answer", lambda: a.reaches(b.ip4))
+
+
+def carrier_changes(side):
+    return int(side.read(f"/sys/class/net/{side.iface}/carrier_changes"))
+
+
+def our_side(side):
+    return "driver: ipoib_rs" in side.run("ethtool", "-i", side.iface).stdout
+
+
+@contextlib.contextmanager
+def tcp_all_the_time(src, dst):
+    """TCP both ways, one transfer after the other, while the block runs; gives how many came through whole so far. Each
+    one must."""
+    done, stop = [], threading.Event()
+
+    def transfer():
+        while not stop.is_set():
+            done.append(server.run(src, flows=2, octets=1 << 20, both=True))
+
+    with net.FlowServer(dst) as server:
+        thread = threading.Thread(target=transfer)
+        thread.start()
+        try:
+            yield lambda: len(done)
+        finally:
+            stop.set()
+            thread.join()
+    assert done and set(done) == {"2 flows ok"}, done
+
+
+def test_tcp_across_restart_and_handover(a, b):
+    """The subnet manager is killed, starts over, hands over to another and dies there: TCP goes on all the time, and
+    our driver's carrier stays."""
+    changes = {side: carrier_changes(side) for side in (a, b) if our_side(side)}
+    with tcp_all_the_time(a, b) as transfers:
+        def some_more(what):
+            before = transfers()
+            net.wait_until(f"transfers {what}", lambda: transfers() > before + 1)
+        some_more("at first")
+        kill_opensm()
+        some_more("without a subnet manager")
+        opensm(A)
+        net.wait_until("the SM to be there", lambda: "SMINFO_MASTER" in net.run(["sminfo"], check=False).stdout)
+        some_more("after the restart")
+        opensm(B, "-p", "1")
+        net.wait_until("the SM to move", lambda: vibfab.port(A)["sm_lid"] == vibfab.port(B)["lid"])
+        some_more("after the handover")
+        net.run(["pkill", "-KILL", "-f", f"opensm.*{int(vibfab.port(B)['guid']):x}"])
+        net.wait_until("the first SM to take over", lambda: vibfab.port(A)["sm_lid"] == vibfab.port(A)["lid"])
+        some_more("after the death of the second")
+    assert {side: carrier_changes(side) for side in changes} == changes
