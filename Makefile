@@ -55,7 +55,7 @@ module: ## build build/$(KERNEL)/ipoib_rs.ko and the test fabric in the build ro
 demo: ## boot a guest, load the module, ping and iperf3 over it
 	@scripts/demo
 
-test: ## run everything that checks anything; SUITE=name runs one guest suite
+test: ## lint, host tests and the routine guest suites; SUITE=name runs one guest suite
 	@scripts/test $(SUITE)
 
 check: ## run what needs no guest: lint, host tests, the scripts' tests, the build
