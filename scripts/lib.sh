@@ -18,6 +18,13 @@ die() {
     exit 1
 }
 
+# Answers --help with the head of the calling script. Pass the script's own arguments.
+help_wanted() {
+    [[ ${1:-} =~ ^(-h|--help)$ ]] || return 0
+    sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0"
+    exit 0
+}
+
 # Re-runs the calling script as root when it is not. Pass the script's own arguments.
 need_root() {
     [ "$(id -u)" -eq 0 ] && return

@@ -112,14 +112,14 @@ def find_script(opts, job):
     return f"/run/guest/bin/{host.name}"
 
 
-def check_script(path, job):
+def check_script(path, job, typed):
     if not path:
         return
     seen = job / path.removeprefix("/run/guest/") if path.startswith("/run/guest/") else pathlib.Path(path)
     if not seen.is_file():
-        sys.exit(f"guest: no such file: {seen}")
+        sys.exit(f"guest: no such file: {typed}")
     if not os.access(seen, os.X_OK):
-        sys.exit(f"guest: not executable: {seen}")
+        sys.exit(f"guest: not executable: {typed}")
 
 
 def headers(fabric):
@@ -321,7 +321,7 @@ def main():
     job = new_job(opts)
     shown = pathlib.Path(os.environ["IPOIB_SRC"]) / job.relative_to(SRC)
     script = find_script(opts, job)
-    check_script(script, job)
+    check_script(script, job, opts.script)
     cache = cache_dir()
     kind, guest, start, modules = machine(opts, cache)
     guests = []
