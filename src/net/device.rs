@@ -171,17 +171,23 @@ impl Device {
 
     /// Brings the interface up or takes it down as `ip link set up` and `down` do. May sleep.
     ///
+    /// Not by `dev_change_flags`: that takes the flags of a promiscuous socket for the
+    /// administrator's, and the device would stay promiscuous after the socket is closed.
+    ///
     /// # Errors
     ///
     /// What `ndo_open` or a notifier says.
     pub(crate) fn set_up(&self, _rtnl: &Rtnl, up: bool) -> Result {
-        let bit = bindings::net_device_flags_IFF_UP;
-        // SAFETY: RTNL is held and the device is live; the instance lock is taken by the callee.
-        to_result(unsafe {
-            let flags = (*self.as_ptr()).flags;
-            let flags = if up { flags | bit } else { flags & !bit };
-            bindings::dev_change_flags(self.as_ptr(), flags, core::ptr::null_mut())
-        })
+        // SAFETY: RTNL is held and the device is live; the instance lock is taken by the callees,
+        // which do nothing if it is so already.
+        unsafe {
+            if up {
+                to_result(bindings::dev_open(self.as_ptr(), core::ptr::null_mut()))
+            } else {
+                bindings::dev_close(self.as_ptr());
+                Ok(())
+            }
+        }
     }
 
     /// The interface index, unique in the device's network namespace. Any context.
