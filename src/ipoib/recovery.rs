@@ -81,6 +81,11 @@ impl Recovery {
         for machine in self.machines.iter_mut() {
             let _ = machine.step(Event::Up, cx.now, cx.seq);
         }
+        // The rings are empty, so no completion would wake a queue that was stopped when they were
+        // taken down: full, or being recovered.
+        for queue in cx.iface.queues() {
+            resume(cx, queue);
+        }
         Ok(())
     }
 
