@@ -48,6 +48,7 @@ use crate::{
             Registration,
             Unregistered, //
         },
+        rtnl::Rtnl, //
     },
     rdma::{
         self,
@@ -146,13 +147,7 @@ impl Client for Ipoib {
         let listening = Listening::new(ears.clone())?;
         // Whatever happened between reading the ports and now.
         for port in &ears.ports {
-            let mut last = u64::MAX;
-            while let Some((number, iface)) = port.walk(last) {
-                last = number;
-                if let Some(dev) = iface.device() {
-                    iface.show_in_debugfs(&dev);
-                }
-            }
+            show_all(port);
             port.refresh();
             port.do_chores();
         }
@@ -171,6 +166,19 @@ impl Client for Ipoib {
     fn addressed(data: &PerDevice, to: &Addressee) -> Option<HeldNetdev> {
         let mut ports = data.parents.iter().map(|parent| &*parent.port.0);
         addressee::find(ports.find(|port| port.rdma().number() == to.port)?, to)
+    }
+}
+
+/// Makes the debugfs files of all interfaces on a port. Takes RTNL, without which a child might be
+/// half made or half gone: its file would hold on to it for ever. May sleep.
+fn show_all(port: &Port) {
+    let rtnl = Rtnl::lock();
+    let mut last = u64::MAX;
+    while let Some((number, iface)) = port.walk(last) {
+        last = number;
+        if let Some(dev) = iface.device().filter(|dev| dev.registered(&rtnl)) {
+            iface.show_in_debugfs(&dev);
+        }
     }
 }
 
