@@ -279,7 +279,7 @@ fn take_notes(cx: &mut Cx<'_>, running: &mut Running) {
     let mut notes = KVec::new();
     let mut lost = false;
     cx.iface.neighbours().take_notes(|note| {
-        lost |= notes.push(note, GFP_ATOMIC).is_err();
+        lost |= notes.push(note, GFP_ATOMIC | __GFP_NOWARN).is_err();
     });
     if lost {
         // The marks are gone with the failed push: look at everything again, later.
