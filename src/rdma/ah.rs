@@ -8,6 +8,7 @@
 
 use core::{
     fmt,
+    mem::ManuallyDrop,
     ptr::{null_mut, NonNull},
 };
 use kernel::{
@@ -17,18 +18,22 @@ use kernel::{
     prelude::*,
     static_lock_class,
     sync::{
-        atomic::{Atomic, Full, Relaxed},
-        Completion, Refcount,
+        atomic::{Acquire, Atomic, Full, Relaxed, Release},
+        Refcount,
     },
+    time::{delay::fsleep, Delta},
     types::Opaque,
 };
 
 use super::pd::Pd;
 use crate::{
-    base::rcu::RcuArc,
+    base::{rcu::RcuArc, time},
     sys::{bindings as sys, compat::rcu_barrier},
     wire::gid::Gid,
 };
+
+/// Longest wait, in milliseconds, for the handles of a pool that is dropped.
+const GONE_MS: u64 = 5000;
 
 /// Global route of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -206,14 +211,14 @@ struct Dead {
 ///
 /// - `live` is one for the pool, until its drop, plus the number of handles not yet destroyed.
 /// - `dead` is a list of boxes that the work item owns.
-/// - The value is freed after `live` reached zero and every RCU callback queued before that has
-///   run.
+/// - `gone` becomes 1 when `live` has reached zero.
+/// - The value is freed after `gone` became 1 and every RCU callback queued before that has run, or
+///   never.
 #[pin_data]
 struct Shared {
     #[pin]
     work: Opaque<sys::work_struct>,
-    #[pin]
-    gone: Completion,
+    gone: Atomic<u32>,
     live: Refcount,
     dead: Atomic<*mut Dead>,
     pd: Pd,
@@ -230,7 +235,7 @@ impl Shared {
     /// it.
     fn put(&self) {
         if self.live.dec_and_test() {
-            self.gone.complete_all();
+            self.gone.store(1, Release);
         }
     }
 
@@ -291,11 +296,12 @@ unsafe extern "C" fn reap(work: *mut sys::work_struct) {
 
 /// The address handles of a protection domain.
 ///
-/// Dropping the pool waits, without a limit, until the last reference to each of its handles is
-/// dropped and they are destroyed; it sleeps. So empty or destroy whatever holds handles first,
-/// queue pairs with unfinished sends included.
+/// Dropping the pool waits until the last reference to each of its handles is dropped and they are
+/// destroyed; it sleeps. So empty or destroy whatever holds handles first, queue pairs with
+/// unfinished sends included. If some are left after five seconds, those of a queue pair that the
+/// device refuses to destroy, then the pool is leaked with them: the caller may hold RTNL.
 pub(crate) struct AhPool {
-    shared: Pin<KBox<Shared>>,
+    shared: ManuallyDrop<Pin<KBox<Shared>>>,
 }
 
 impl AhPool {
@@ -317,14 +323,16 @@ impl AhPool {
                         )
                     }
                 }),
-                gone <- Completion::new(),
+                gone: Atomic::new(0),
                 live: Refcount::new(1),
                 dead: Atomic::new(null_mut()),
                 pd: pd.clone(),
             }? Error),
             GFP_KERNEL,
         )?;
-        Ok(Self { shared })
+        Ok(Self {
+            shared: ManuallyDrop::new(shared),
+        })
     }
 
     /// The protection domain.
@@ -359,7 +367,7 @@ impl AhPool {
             pd: self.shared.pd.as_ptr(),
             // SAFETY: `KBox::into_raw` returns a valid, hence non-null pointer.
             node: unsafe { NonNull::new_unchecked(node) },
-            pool: NonNull::from(&*self.shared),
+            pool: NonNull::from(&**self.shared),
             attr: *attr,
         };
         // When this allocation fails the handle is dropped here and destroyed by the work item; the
@@ -371,12 +379,24 @@ impl AhPool {
 impl Drop for AhPool {
     fn drop(&mut self) {
         self.shared.put();
-        self.shared.gone.wait_for_completion();
+        let end = time::now_ms().saturating_add(GONE_MS);
+        while self.shared.gone.load(Acquire) == 0 {
+            if time::now_ms() >= end {
+                pr_err!(
+                    "{}: address handles are still in use, their pool is lost\n",
+                    self.shared.pd.device().name()
+                );
+                return;
+            }
+            fsleep(Delta::from_millis(1));
+        }
         // The drop of a handle runs in an RCU callback and touches the pool after it has buried the
         // handle. All handles are destroyed, so these callbacks have begun; let them end.
         rcu_barrier();
         // SAFETY: The work item is initialised and nobody queues it any more.
         unsafe { kernel::bindings::cancel_work_sync(self.shared.work.get()) };
+        // SAFETY: Not used again, and by the type invariants nobody else uses it either.
+        unsafe { ManuallyDrop::drop(&mut self.shared) };
     }
 }
 
