@@ -100,7 +100,18 @@ pub(crate) struct PerDevice {
     _listening: Listening,
     _events: Pin<KBox<EventRegistration<Ears>>>,
     parents: KVec<Parent>,
-    _queue: Arc<OrderedQueue>,
+    _queue: Flushing,
+}
+
+/// The queue of the ports' work. Dropped when nobody queues anything on it any more, it waits for
+/// what was queued last: an item that a race has left there must not own the last reference to the
+/// queue, which would then have to wait for its own end.
+struct Flushing(Arc<OrderedQueue>);
+
+impl Drop for Flushing {
+    fn drop(&mut self) {
+        self.0.flush();
+    }
 }
 
 impl Client for Ipoib {
@@ -115,7 +126,8 @@ impl Client for Ipoib {
 
     fn add(device: &DeviceHandle) -> Result<PerDevice> {
         let params = Params::get()?;
-        let queue = Arc::new(OrderedQueue::new(c"ipoib_rs_port", false)?, GFP_KERNEL)?;
+        let queue = OrderedQueue::new(c"ipoib_rs_port", false)?;
+        let queue = Flushing(Arc::new(queue, GFP_KERNEL)?);
         let mut parents = KVec::new();
         for number in device.ports() {
             let Some(port) = device.port(number) else {
@@ -125,7 +137,7 @@ impl Client for Ipoib {
                 continue;
             };
             // A port that fails does not keep the others from working (NET-2).
-            match add_port(&params, port, resolver, &queue) {
+            match add_port(&params, port, resolver, &queue.0) {
                 Ok(parent) => parents.push(parent, GFP_KERNEL)?,
                 Err(e) => pr_warn!(
                     "{}: couldn't register ipoib port {}; error {}\n",
