@@ -59,6 +59,7 @@ use crate::{
         Pd,
         QpControl,
         QpFlags,
+        QpHandler,
         QpSizes,
         QpState,
         RecvQueue,
@@ -159,13 +160,27 @@ pub(crate) struct Queue {
     pub(crate) qpn: Qpn,
 }
 
-/// A completion queue's way to its NAPI.
-struct Kick(Arc<Napi<PollState>>);
+/// Where the device's callbacks for a queue go.
+struct Kick {
+    napi: Arc<Napi<PollState>>,
+    shared: Arc<Shared>,
+    iface: Arc<Interface>,
+}
 
 impl CompletionHandler for Kick {
     #[inline]
     fn completed(&self) {
-        self.0.schedule();
+        self.napi.schedule();
+    }
+
+    fn failed(&self) {
+        self.shared.note(&self.iface, Concern::Fatal);
+    }
+}
+
+impl QpHandler for Kick {
+    fn failed(&self) {
+        self.shared.note(&self.iface, Concern::Fatal);
     }
 }
 
@@ -239,29 +254,6 @@ impl Hardware {
         let txq = TxQueue::new(dev, index16).ok_or(EINVAL)?;
         let napi = Napi::new(dev, PollState(None))?;
 
-        // Vectors go round: the send and the receive CQ of a queue share one, since one NAPI polls
-        // both, and interfaces start at different ones (B30).
-        let vector = iface.first_vector().wrapping_add(index);
-        let kick = Arc::new(Kick(napi.clone()), GFP_KERNEL)?;
-        let (send_cq, send_poller) = Cq::create(device, params.send_ring, vector, kick.clone())
-            .inspect_err(|e| complain(device, "send completion queue", *e))?;
-        let (recv_cq, recv_poller) = Cq::create(device, params.recv_ring + 1, vector, kick)
-            .inspect_err(|e| complain(device, "receive completion queue", *e))?;
-
-        let sizes = QpSizes {
-            send_wr: params.send_ring,
-            recv_wr: params.recv_ring,
-            send_sge: send_sges(attrs),
-            recv_sge: attrs.max_recv_sge.clamp(1, rdma::recv::REGIONS as u32),
-        };
-        let qp = create_qp(pd, &send_cq, &recv_cq, sizes)
-            .inspect_err(|e| complain(device, "queue pair", *e))?;
-        let (sends, completions) = rdma::send::send_queue(qp.qp(), params.send_ring as usize)?;
-        let recvs = RecvQueue::new(qp.qp(), params.recv_ring as usize)?;
-        let qpn = qp.qp().num();
-        self.qps.push(qp, GFP_KERNEL)?;
-        self.recv_cqs.push(recv_cq, GFP_KERNEL)?;
-
         let shared = Arc::new(
             Shared {
                 index: index16,
@@ -271,6 +263,35 @@ impl Hardware {
             },
             GFP_KERNEL,
         )?;
+
+        // Vectors go round: the send and the receive CQ of a queue share one, since one NAPI polls
+        // both, and interfaces start at different ones (B30).
+        let vector = iface.first_vector().wrapping_add(index);
+        let kick = Kick {
+            napi: napi.clone(),
+            shared: shared.clone(),
+            iface: iface.clone(),
+        };
+        let kick = Arc::new(kick, GFP_KERNEL)?;
+        let (send_cq, send_poller) = Cq::create(device, params.send_ring, vector, kick.clone())
+            .inspect_err(|e| complain(device, "send completion queue", *e))?;
+        let (recv_cq, recv_poller) = Cq::create(device, params.recv_ring + 1, vector, kick.clone())
+            .inspect_err(|e| complain(device, "receive completion queue", *e))?;
+
+        let sizes = QpSizes {
+            send_wr: params.send_ring,
+            recv_wr: params.recv_ring,
+            send_sge: send_sges(attrs),
+            recv_sge: attrs.max_recv_sge.clamp(1, rdma::recv::REGIONS as u32),
+        };
+        let qp = create_qp(pd, &send_cq, &recv_cq, sizes, kick)
+            .inspect_err(|e| complain(device, "queue pair", *e))?;
+        let (sends, completions) = rdma::send::send_queue(qp.qp(), params.send_ring as usize)?;
+        let recvs = RecvQueue::new(qp.qp(), params.recv_ring as usize)?;
+        let qpn = qp.qp().num();
+        self.qps.push(qp, GFP_KERNEL)?;
+        self.recv_cqs.push(recv_cq, GFP_KERNEL)?;
+
         let tx = TxCell::new(&txq, TxSide { sends: Some(sends) });
         napi.disable().state().0 = Some(Rings::new(
             iface.clone(),
@@ -513,19 +534,25 @@ pub(super) fn send_sges(attrs: &DeviceAttrs) -> u32 {
 
 /// Creates a queue pair with the hints that the device knows, and without them if it refuses
 /// (B25).
-fn create_qp(pd: &Pd, send_cq: &Cq, recv_cq: &Cq, sizes: QpSizes) -> Result<QpControl> {
+fn create_qp(
+    pd: &Pd,
+    send_cq: &Cq,
+    recv_cq: &Cq,
+    sizes: QpSizes,
+    kick: Arc<Kick>,
+) -> Result<QpControl> {
     let flags = QpFlags {
         block_multicast_loopback: pd.device().attrs().block_multicast_loopback(),
         lso: pd.device().attrs().ud_tso(),
     };
-    match QpControl::create(pd, send_cq, recv_cq, sizes, flags) {
+    match QpControl::create(pd, send_cq, recv_cq, sizes, flags, kick.clone()) {
         Err(e) if flags.block_multicast_loopback || flags.lso => {
             pr_warn!(
                 "{}: no queue pair with BLOCK_MULTICAST_LOOPBACK or LSO ({:?}); trying without\n",
                 pd.device().name(),
                 e
             );
-            QpControl::create(pd, send_cq, recv_cq, sizes, QpFlags::default())
+            QpControl::create(pd, send_cq, recv_cq, sizes, QpFlags::default(), kick)
         }
         other => other,
     }

@@ -12,7 +12,10 @@ use super::{
     worker::Cx, //
 };
 use crate::{
-    base::log,
+    base::log::{
+        self,
+        warn_limited, //
+    },
     control::{
         health::Concern,
         recovery::{
@@ -128,6 +131,13 @@ impl Recovery {
                 self.step(cx, index, Event::Stalled);
             }
             let fatal = concerns.has(Concern::Fatal);
+            if fatal && self.state(index) == Some(State::Running) {
+                warn_limited!(
+                    "{}: queue {}: the device reports that it is broken; resetting it\n",
+                    cx.dev.name(),
+                    index
+                );
+            }
             if fatal || concerns.has(Concern::Trouble) {
                 if let Some(event) = find(cx, queue, fatal).event() {
                     self.step(cx, index, event);

@@ -346,7 +346,13 @@ impl Rings {
             }
         }
         if self.recvs.flush().is_err() {
-            self.shared.note(&self.iface, Concern::Trouble);
+            let unsure = self.recvs.is_unsure();
+            let what = if unsure {
+                Concern::Fatal
+            } else {
+                Concern::Trouble
+            };
+            self.shared.note(&self.iface, what);
         }
         if self.recvs.missing() > 0 {
             self.shared.note(&self.iface, Concern::Starving);

@@ -23,8 +23,9 @@ pub(crate) trait CompletionHandler: Send + Sync + 'static {
     /// neither would ever be freed.
     fn completed(&self);
 
-    /// The queue is broken (it overflowed, or the hardware failed). Any context, as above.
-    fn failed(&self) {}
+    /// The queue is broken (it overflowed, or the hardware failed): completions are missing, and
+    /// perhaps none will come any more. Any context, as above: only note it and queue work.
+    fn failed(&self);
 }
 
 /// # Invariants

@@ -47,7 +47,7 @@ pub(crate) use self::{
     mcast::McastAttach,
     pd::Pd,
     port::{Port, PortAttr, PortKind, PortState, UnderlyingNetdev},
-    qp::{Qp, QpControl, QpFlags, QpReset, QpSizes, QpState},
+    qp::{Qp, QpControl, QpFlags, QpHandler, QpReset, QpSizes, QpState},
     recv::RecvQueue,
     resolve::{GidResolution, ResolveHandler, Resolved},
     sa::{GroupRecord, JoinHandler, JoinRequest, PathHandler, PathRecord, PathRequest, SaClient},

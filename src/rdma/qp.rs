@@ -12,7 +12,7 @@ use core::{
 use kernel::{
     alloc::flags::GFP_KERNEL,
     error::{from_err_ptr, to_result},
-    ffi::c_int,
+    ffi::{c_int, c_void},
     prelude::*,
     sync::{
         atomic::{Atomic, Full, Relaxed},
@@ -102,6 +102,15 @@ pub(crate) struct QpFlags {
 /// Something that must live until the queue pair is destroyed, because the hardware may access it.
 pub(super) trait Kept: Send + Sync {}
 
+/// Whom a queue pair tells of failures.
+pub(crate) trait QpHandler: Send + Sync + 'static {
+    /// The hardware says that the queue pair is broken, which need not show in any completion.
+    ///
+    /// Called in any context, interrupts possibly off, and possibly with locks of the driver held:
+    /// only note it and queue work. A handler must not own a [`Qp`], or neither would ever be freed.
+    fn failed(&self);
+}
+
 /// An entry of the list of such things.
 struct KeptNode {
     next: *mut KeptNode,
@@ -110,12 +119,15 @@ struct KeptNode {
 
 /// # Invariants
 ///
-/// - `raw` is a UD queue pair in `pd` with the two completion queues.
+/// - `raw` is a UD queue pair in `pd` with the two completion queues, whose context is `context`;
+///   `context` owns a reference to the handler that `release` gives back.
 /// - `kept` is a list of boxes that this value owns. Whatever memory is posted to the queue pair is
 ///   kept by it.
 /// - `resets` was incremented before each transition to the reset state.
 struct Inner {
     raw: NonNull<sys::ib_qp>,
+    context: *const c_void,
+    release: unsafe fn(*const c_void),
     num: Qpn,
     post_send: PostSend,
     post_recv: PostRecv,
@@ -128,7 +140,8 @@ struct Inner {
     recv_cq: Cq,
 }
 
-// SAFETY: A queue pair may be used from any thread: the driver locks each of its queues.
+// SAFETY: A queue pair may be used from any thread: the driver locks each of its queues. The handler
+// is `Send + Sync`.
 unsafe impl Send for Inner {}
 // SAFETY: As above.
 unsafe impl Sync for Inner {}
@@ -148,6 +161,8 @@ impl Drop for Inner {
             core::mem::forget((self.pd.clone(), self.send_cq.clone(), self.recv_cq.clone()));
             return;
         }
+        // SAFETY: By the type invariants; no callback runs any more.
+        unsafe { (self.release)(self.context) };
         let mut node = *self.kept.get_mut();
         while !node.is_null() {
             // SAFETY: By the type invariants the list consists of boxes of ours.
@@ -280,13 +295,14 @@ impl QpControl {
     /// Creates a UD queue pair in the reset state. Sleeps.
     ///
     /// The sizes must be within the device's limits. Requests complete only if they say so
-    /// (`IB_SIGNAL_REQ_WR`).
-    pub(crate) fn create(
+    /// (`IB_SIGNAL_REQ_WR`). `handler` hears of failures from now until the queue pair is destroyed.
+    pub(crate) fn create<H: QpHandler>(
         pd: &Pd,
         send_cq: &Cq,
         recv_cq: &Cq,
         sizes: QpSizes,
         flags: QpFlags,
+        handler: Arc<H>,
     ) -> Result<Self> {
         if !send_cq.device().same_as(pd.device()) || !recv_cq.device().same_as(pd.device()) {
             return Err(EINVAL);
@@ -296,7 +312,10 @@ impl QpControl {
         let post_send = ops.post_send.ok_or_else(unsupported)?;
         let post_recv = ops.post_recv.ok_or_else(unsupported)?;
 
+        let context = Arc::into_raw(handler).cast::<c_void>();
         let mut attr = sys::ib_qp_init_attr {
+            event_handler: Some(event::<H>),
+            qp_context: context.cast_mut(),
             send_cq: send_cq.as_ptr(),
             recv_cq: recv_cq.as_ptr(),
             cap: sys::ib_qp_cap {
@@ -317,16 +336,28 @@ impl QpControl {
         if flags.lso {
             attr.create_flags |= sys::ib_qp_create_flags::IB_QP_CREATE_IPOIB_UD_LSO.0 as u32;
         }
-        // SAFETY: All objects are valid and of one device; the caller name is a static string.
-        let raw = from_err_ptr(unsafe {
+        // SAFETY: All objects are valid and of one device; the caller name is a static string; the
+        // callback fits the context, which lives until the queue pair is destroyed.
+        let created = from_err_ptr(unsafe {
             sys::ib_create_qp_kernel(pd.as_ptr(), &mut attr, super::CALLER.as_char_ptr().cast())
-        })?;
-        let raw = NonNull::new(raw).ok_or(ENODEV)?;
+        })
+        .and_then(|raw| NonNull::new(raw).ok_or(ENODEV));
+        let raw = match created {
+            Ok(raw) => raw,
+            Err(e) => {
+                // SAFETY: The reference that was leaked above; C does not have it.
+                unsafe { release::<H>(context) };
+                return Err(e);
+            }
+        };
         // SAFETY: The queue pair is valid; the number does not change.
         let num = Qpn::new(unsafe { (*raw.as_ptr()).qp_num });
-        // INVARIANT: `raw` is new, nothing is posted, it was never reset.
+        // INVARIANT: `raw` is new and has the context, which `release` fits; nothing is posted, it
+        // was never reset.
         let inner = Inner {
             raw,
+            context,
+            release: release::<H>,
             num,
             post_send,
             post_recv,
@@ -482,4 +513,35 @@ impl QpReset<'_> {
         }
         Ok(())
     }
+}
+
+/// `ib_qp.event_handler`.
+///
+/// # Safety
+///
+/// Called by the driver, with a valid event, for a queue pair whose context is an `H` that an
+/// [`Inner`] owns.
+unsafe extern "C" fn event<H: QpHandler>(event: *mut sys::ib_event, context: *mut c_void) {
+    // SAFETY: By the safety requirements.
+    let kind = unsafe { (*event).event };
+    // What else there is concerns connections, path migration and shared receive queues.
+    if matches!(
+        kind,
+        sys::ib_event_type::IB_EVENT_QP_FATAL
+            | sys::ib_event_type::IB_EVENT_QP_REQ_ERR
+            | sys::ib_event_type::IB_EVENT_QP_ACCESS_ERR
+    ) {
+        // SAFETY: By the safety requirements; the handler lives until the queue pair is destroyed.
+        unsafe { &*context.cast::<H>() }.failed();
+    }
+}
+
+/// Gives back the handler of a queue pair.
+///
+/// # Safety
+///
+/// `context` must come from [`Arc::<H>::into_raw`], and its reference must not be used again.
+unsafe fn release<H: QpHandler>(context: *const c_void) {
+    // SAFETY: By the safety requirements.
+    drop(unsafe { Arc::from_raw(context.cast::<H>()) });
 }

@@ -155,6 +155,8 @@ pub(crate) struct RecvQueue<B: DmaBuffer + 'static> {
     chain: NonNull<Chain>,
     filled: usize,
     failed: Option<Error>,
+    /// Buffers are lent of which it is not known whether they were posted.
+    unsure: bool,
     posted: u64,
     spurious: u64,
     lkey: u32,
@@ -215,6 +217,7 @@ impl<B: DmaBuffer> RecvQueue<B> {
             chain: unsafe { NonNull::new_unchecked(chain) },
             filled: 0,
             failed: None,
+            unsure: false,
             posted: 0,
             spurious: 0,
             lkey: qp.pd().local_dma_lkey(),
@@ -337,15 +340,23 @@ impl<B: DmaBuffer> RecvQueue<B> {
 
     /// How many requests at the end of the chain were not posted, `bad` being the first of them. If
     /// the driver did not say, none: the buffers then stay lent until a reset.
-    fn unposted(&self, bad: *const sys::ib_recv_wr) -> usize {
+    fn unposted(&mut self, bad: *const sys::ib_recv_wr) -> usize {
         let first = (self.chain.as_ptr() as usize).wrapping_add(core::mem::offset_of!(Chain, wrs));
         let offset = (bad as usize).wrapping_sub(first);
         let size = size_of::<sys::ib_recv_wr>();
         let index = offset / size;
-        if offset % size != 0 {
+        if offset % size != 0 || index >= self.filled {
+            self.unsure = true;
             return 0;
         }
         self.filled.saturating_sub(index)
+    }
+
+    /// Whether a post failed since the last reset and the driver did not say how much of it. Buffers
+    /// may then be lent that nothing will ever complete.
+    #[inline]
+    pub(crate) fn is_unsure(&self) -> bool {
+        self.unsure
     }
 
     /// Takes back the buffer that `wc` completes, filled or, if the status is an error, not.
@@ -428,6 +439,7 @@ impl<B: DmaBuffer> RecvQueue<B> {
         // among them.
         self.filled = 0;
         self.failed = None;
+        self.unsure = false;
         let dma = self.dma;
         while self.head != self.tail {
             let head = self.head;
