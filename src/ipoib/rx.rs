@@ -171,10 +171,7 @@ impl Rings {
         self.shared.stats.tx_bytes.add(sent_bytes);
         self.txq.completed(packets, bytes);
         if self.txq.stopped() && self.shared.running() {
-            let free = self
-                .sends
-                .capacity()
-                .saturating_sub(self.sends.outstanding());
+            let free = self.sends.capacity().saturating_sub(self.sends.used());
             if self.shared.ring.may_wake(free as u32) {
                 self.txq.wake();
             }

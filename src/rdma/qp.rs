@@ -239,7 +239,8 @@ impl Qp {
 
     /// Posts a chain of send requests. Does not sleep.
     ///
-    /// Returns the driver's answer and a number to be shown to [`QpReset::covers`] before memory of
+    /// Returns the driver's answer, the request that it names as the first one not posted (possibly
+    /// null) if that is an error, and a number to be shown to [`QpReset::covers`] before memory of
     /// these requests is given back without a completion.
     ///
     /// # Safety
@@ -248,17 +249,19 @@ impl Qp {
     /// protection domain. What they point to must stay until they complete, a `QpReset` covers
     /// them, or the queue pair is destroyed.
     #[inline]
-    pub(super) unsafe fn post_send(&self, wr: *const sys::ib_send_wr) -> (Result, u64) {
+    pub(super) unsafe fn post_send(
+        &self,
+        wr: *const sys::ib_send_wr,
+    ) -> (Result, *const sys::ib_send_wr, u64) {
         let mut bad = core::ptr::null();
         // SAFETY: By the safety requirements; the method is the device's own.
         let ret = unsafe { (self.0.post_send)(self.as_ptr(), wr, &mut bad) };
-        (to_result(ret), self.resets_after_post())
+        (to_result(ret), bad, self.resets_after_post())
     }
 
     /// Posts a chain of receive requests. Does not sleep.
     ///
-    /// Like [`Qp::post_send`]; besides it returns the request that the driver names as the first
-    /// one not posted, possibly null, if there is an error.
+    /// Answers like [`Qp::post_send`].
     ///
     /// # Safety
     ///

@@ -6,8 +6,18 @@
 //! lock; [`SendCompletions`] empties them, in the poll. A slot owns all that its send needs: the
 //! payload, its DMA mapping and the address handle.
 
-use core::ptr::{null_mut, NonNull};
-use kernel::{alloc::flags::GFP_KERNEL, prelude::*};
+use core::{
+    mem::offset_of,
+    ptr::{null_mut, NonNull},
+};
+use kernel::{
+    alloc::flags::GFP_KERNEL,
+    prelude::*,
+    sync::{
+        atomic::{Atomic, Relaxed},
+        Arc,
+    },
+};
 
 use super::{
     ah::Ah,
@@ -144,6 +154,7 @@ pub(crate) fn send_queue<P: Segments + 'static>(
     let (producer, consumer) = ring::<Slot<P>>(slots)?;
     qp.keep(producer.storage())?;
     let tag = WrTag::new();
+    let unposted = Arc::new(Atomic::new(0), GFP_KERNEL)?;
     let chain = KBox::new([sys::ib_ud_wr::default(); CHAIN], GFP_KERNEL)?;
     // SAFETY: `KBox::into_raw` returns a valid, hence non-null pointer.
     let chain = unsafe { NonNull::new_unchecked(KBox::into_raw(chain)) };
@@ -154,6 +165,7 @@ pub(crate) fn send_queue<P: Segments + 'static>(
             chain,
             filled: 0,
             broken: false,
+            unposted: unposted.clone(),
             posted: 0,
             max_sges: qp.send_sge().min(MAX_SEGMENTS),
             lkey: qp.pd().local_dma_lkey(),
@@ -164,6 +176,7 @@ pub(crate) fn send_queue<P: Segments + 'static>(
         },
         SendCompletions {
             ring: consumer,
+            unposted,
             tag,
             spurious: 0,
             _qp: qp.clone(),
@@ -185,6 +198,8 @@ pub(crate) struct SendQueue<P: Segments + 'static> {
     chain: NonNull<[sys::ib_ud_wr; CHAIN]>,
     filled: usize,
     broken: bool,
+    /// How many of the newest slots hold requests that a broken queue has not posted for certain.
+    unposted: Arc<Atomic<u64>>,
     posted: u64,
     max_sges: usize,
     lkey: u32,
@@ -285,8 +300,8 @@ impl<P: Segments> SendQueue<P> {
     /// Posts what is on the chain, with one call of the device driver.
     ///
     /// Fails if the queue is or becomes broken (`EIO`, or what the driver said). Then all payloads
-    /// stay in their slots, since it is not known which the hardware has, until
-    /// [`SendQueue::recover`] or the destruction of the queue pair.
+    /// stay in their slots, those too that the driver has not posted, until [`SendQueue::recover`] or
+    /// the destruction of the queue pair.
     #[inline]
     pub(crate) fn flush(&mut self) -> Result {
         if self.broken {
@@ -301,12 +316,27 @@ impl<P: Segments> SendQueue<P> {
         // SAFETY: By the type invariants the chain is linked and its slots are kept by the queue
         // pair; the address handles are of its domain, which `push` checked. Slots are emptied only
         // by a completion, or by `recover`, which asks for a `QpReset` that covers this post.
-        let (result, posted) = unsafe { self.qp.post_send(&raw const (*first).wr) };
+        let (result, bad, posted) = unsafe { self.qp.post_send(&raw const (*first).wr) };
         // INVARIANT: The chain is empty again.
         self.posted = posted;
+        if result.is_err() {
+            self.unposted.store(self.not_posted(bad), Relaxed);
+            self.broken = true;
+        }
         self.filled = 0;
-        self.broken = result.is_err();
         result
+    }
+
+    /// How many requests at the end of the chain were not posted, `bad` being the first of them; none
+    /// if the driver did not say.
+    fn not_posted(&self, bad: *const sys::ib_send_wr) -> u64 {
+        let first = (self.chain.as_ptr() as usize).wrapping_add(offset_of!(sys::ib_ud_wr, wr));
+        let offset = (bad as usize).wrapping_sub(first);
+        let size = size_of::<sys::ib_ud_wr>();
+        if offset % size != 0 {
+            return 0;
+        }
+        self.filled.saturating_sub(offset / size) as u64
     }
 
     /// Whether a post has failed since the last [`SendQueue::recover`].
@@ -365,6 +395,7 @@ impl<P: Segments> SendQueue<P> {
             done.ring.advance();
         }
         done.ring.publish();
+        self.unposted.store(0, Relaxed);
         self.broken = false;
         Ok(())
     }
@@ -392,6 +423,7 @@ impl<P: Segments> Drop for SendQueue<P> {
 /// The completing end. Used in the poll; nothing here sleeps.
 pub(crate) struct SendCompletions<P: Segments + 'static> {
     ring: Consumer<Slot<P>>,
+    unposted: Arc<Atomic<u64>>,
     tag: WrTag,
     spurious: u64,
     _qp: Qp,
@@ -429,10 +461,17 @@ impl<P: Segments> SendCompletions<P> {
         Ok(())
     }
 
-    /// Sends posted and not completed.
+    /// Slots in use: sends posted and not completed, and those of a broken queue that were not posted.
     #[inline]
-    pub(crate) fn outstanding(&mut self) -> usize {
+    pub(crate) fn used(&mut self) -> usize {
         self.ring.len()
+    }
+
+    /// Sends posted, as far as is known, and not completed.
+    pub(crate) fn outstanding(&mut self) -> usize {
+        self.ring
+            .len()
+            .saturating_sub(self.unposted.load(Relaxed) as usize)
     }
 
     /// Number of slots.
