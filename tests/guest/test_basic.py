@@ -121,7 +121,8 @@ def test_flood_ping(way, family):
     src, dst = way
     if skip_v6_below_minimum(src, family):
         return
-    count = 3000
+    # From machine to machine, each packet waits for four virtual processors on whatever is there.
+    count = 300 if src.remote or dst.remote else 3000
     before, before_dst = src.stats(), dst.stats()
     p = src.ping(dst.address(family), count=count, size=500, flood=True, seconds=600)
     assert (p.lost, p.duplicates) == (0, 0), p.output
