@@ -23,9 +23,7 @@ use crate::{
 
 /// Calls `f` for the device of each interface on `port` that has the P_Key, until it says no.
 fn each(port: &Port, to: &Addressee, mut f: impl FnMut(ARef<Device>) -> bool) {
-    let mut last = u64::MAX;
-    while let Some((number, iface)) = port.walk(last) {
-        last = number;
+    for iface in port.walk() {
         if !iface.pkey().same_partition(to.pkey) {
             continue;
         }

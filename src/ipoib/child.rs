@@ -219,7 +219,7 @@ pub(super) fn create_by_sysfs(
     if parent.pkey() == pkey || find_by_sysfs(parent, pkey).is_some() {
         return Err(Refusal::NotUnique.into());
     }
-    let most = default_queues(parent);
+    let most = queue::most(parent.params());
     let n = queues(parent, most, most);
     let child = new_state(parent, lower, pkey, true, n)?;
     let name = rules::name(lower.name().as_cstr().to_bytes(), written);
@@ -236,20 +236,12 @@ pub(super) fn find_by_sysfs(parent: &Interface, pkey: PKey) -> Option<Arc<Interf
         .find(|each| each.pkey() == pkey && each.child().is_some_and(|child| child.by_sysfs))
 }
 
-/// The queues that a device is allocated with when nobody says how many.
-fn default_queues(parent: &Interface) -> u32 {
-    queue::most(parent.params())
-}
-
 /// A parent was taken up or down, and its children follow (PK-11).
 pub(super) fn follow(parent: &Interface, up: bool) {
     if parent.child().is_some() {
         return;
     }
-    let port = parent.port();
-    let mut last = u64::MAX;
-    while let Some((number, each)) = port.walk(last) {
-        last = number;
+    for each in parent.port().walk() {
         if each.child().is_some() {
             each.follow(up);
         }
@@ -260,9 +252,7 @@ pub(super) fn follow(parent: &Interface, up: bool) {
 pub(super) fn remove_all(port: &Port) {
     let rtnl = Rtnl::lock();
     link::unregister::<Interface>(&rtnl, |each| {
-        let mut last = u64::MAX;
-        while let Some((number, child)) = port.walk(last) {
-            last = number;
+        for child in port.walk() {
             if child.child().is_none() {
                 continue;
             }

@@ -185,9 +185,7 @@ impl Client for Ipoib {
 /// half made or half gone: its file would hold on to it for ever. May sleep.
 fn show_all(port: &Port) {
     let rtnl = Rtnl::lock();
-    let mut last = u64::MAX;
-    while let Some((number, iface)) = port.walk(last) {
-        last = number;
+    for iface in port.walk() {
         if let Some(dev) = iface.device().filter(|dev| dev.registered(&rtnl)) {
             iface.show_in_debugfs(&dev);
         }
@@ -274,9 +272,7 @@ impl Listener for Ears {
         match change {
             Change::Name => {
                 for port in &self.ports {
-                    let mut last = u64::MAX;
-                    while let Some((number, iface)) = port.walk(last) {
-                        last = number;
+                    for iface in port.walk() {
                         iface.show_in_debugfs(dev);
                     }
                 }
@@ -302,11 +298,11 @@ impl Port {
             // These void all memberships (MC-14), also when the port is back before it is read. And
             // whoever asks for a new start may have had a reason that went unreported.
             EventKind::PortError | EventKind::LidChange | EventKind::ClientReregister => {
-                self.tell(worker::REREGISTER);
+                self.post_all(worker::REREGISTER);
                 self.refresh();
             }
             EventKind::SmChange => {
-                self.tell(worker::REPATH);
+                self.post_all(worker::REPATH);
                 self.refresh();
             }
             EventKind::DeviceFatal => self.fail(),

@@ -193,12 +193,17 @@ impl Port {
             .map(|(_, each)| each.clone())
     }
 
-    /// The interface that comes after number `last` on a walk over all, with its own number:
-    /// children first (PK-12). Starts with `u64::MAX`. May sleep.
-    pub(crate) fn walk(&self, last: u64) -> Option<(u64, Arc<Interface>)> {
-        let list = self.interfaces.lock();
-        let mut all = list.all.iter().rev();
-        all.find(|(number, _)| *number < last).cloned()
+    /// All interfaces, children first (PK-12). Between two of them the list is not locked: it may
+    /// change, and what comes late is left out. Each step may sleep.
+    pub(crate) fn walk(&self) -> impl Iterator<Item = Arc<Interface>> + '_ {
+        let mut last = u64::MAX;
+        core::iter::from_fn(move || {
+            let list = self.interfaces.lock();
+            let mut all = list.all.iter().rev();
+            let (number, next) = all.find(|(number, _)| *number < last)?;
+            last = *number;
+            Some(next.clone())
+        })
     }
 
     /// Posts an event to all interfaces, children first (PK-12). May sleep, but takes no RTNL.
@@ -223,11 +228,6 @@ impl Port {
     /// Has the chores of the interfaces done soon. Process or softirq context.
     pub(crate) fn do_chores(self: &Arc<Self>) {
         self.schedule(CHORES);
-    }
-
-    /// Passes an event of the worker's on to all interfaces. May sleep, but takes no RTNL.
-    pub(crate) fn tell(&self, event: u32) {
-        self.post_all(event);
     }
 
     /// The device is dead: whatever it says, the port is not active, until an event says it is, or
@@ -293,9 +293,7 @@ impl WorkItem for Port {
             this.post_all(worker::PORT);
         }
         if todo & CHORES != 0 {
-            let mut last = u64::MAX;
-            while let Some((number, interface)) = this.walk(last) {
-                last = number;
+            for interface in this.walk() {
                 interface.do_chores();
             }
         }
