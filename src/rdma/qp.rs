@@ -518,6 +518,15 @@ impl QpReset<'_> {
     }
 }
 
+/// Which of the first `filled` requests of an array the driver has named as the first one not posted:
+/// the array's first request is at `first`, each lies in an item of `W`, and `bad` is what the driver
+/// named. `None` when that is none of them.
+pub(super) fn first_unposted<W, R>(first: *const R, bad: *const R, filled: usize) -> Option<usize> {
+    let offset = (bad as usize).wrapping_sub(first as usize);
+    let index = offset / size_of::<W>();
+    (offset % size_of::<W>() == 0 && index < filled).then_some(index)
+}
+
 /// `ib_qp.event_handler`.
 ///
 /// # Safety

@@ -14,7 +14,7 @@ use kernel::{
 
 use super::{
     dma::{Direction, DmaDevice},
-    qp::{Kept, Qp, QpReset},
+    qp::{first_unposted, Kept, Qp, QpReset},
     wc::{Wc, WrTag},
 };
 use crate::{base::buf::DmaBuffer, sys::bindings as sys};
@@ -341,15 +341,15 @@ impl<B: DmaBuffer> RecvQueue<B> {
     /// How many requests at the end of the chain were not posted, `bad` being the first of them. If
     /// the driver did not say, none: the buffers then stay lent until a reset.
     fn unposted(&mut self, bad: *const sys::ib_recv_wr) -> usize {
-        let first = (self.chain.as_ptr() as usize).wrapping_add(core::mem::offset_of!(Chain, wrs));
-        let offset = (bad as usize).wrapping_sub(first);
-        let size = size_of::<sys::ib_recv_wr>();
-        let index = offset / size;
-        if offset % size != 0 || index >= self.filled {
-            self.unsure = true;
-            return 0;
+        // SAFETY: The chain's first request, of which only the address is taken.
+        let first = unsafe { &raw const (*self.chain.as_ptr()).wrs }.cast();
+        match first_unposted::<sys::ib_recv_wr, _>(first, bad, self.filled) {
+            Some(index) => self.filled.saturating_sub(index),
+            None => {
+                self.unsure = true;
+                0
+            }
         }
-        self.filled.saturating_sub(index)
     }
 
     /// Whether a post failed since the last reset and the driver did not say how much of it. Buffers

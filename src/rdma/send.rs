@@ -6,10 +6,7 @@
 //! lock; [`SendCompletions`] empties them, in the poll. A slot owns all that its send needs: the
 //! payload, its DMA mapping and the address handle.
 
-use core::{
-    mem::offset_of,
-    ptr::{null_mut, NonNull},
-};
+use core::ptr::{null_mut, NonNull};
 use kernel::{
     alloc::flags::GFP_KERNEL,
     prelude::*,
@@ -22,7 +19,7 @@ use kernel::{
 use super::{
     ah::Ah,
     dma::{DmaDevice, MapError, Mapping},
-    qp::{Kept, Qp, QpReset},
+    qp::{first_unposted, Kept, Qp, QpReset},
     wc::{Wc, WrTag},
 };
 use crate::{
@@ -330,13 +327,11 @@ impl<P: Segments> SendQueue<P> {
     /// How many requests at the end of the chain were not posted, `bad` being the first of them; none
     /// if the driver did not say.
     fn not_posted(&self, bad: *const sys::ib_send_wr) -> u64 {
-        let first = (self.chain.as_ptr() as usize).wrapping_add(offset_of!(sys::ib_ud_wr, wr));
-        let offset = (bad as usize).wrapping_sub(first);
-        let size = size_of::<sys::ib_ud_wr>();
-        if offset % size != 0 {
-            return 0;
-        }
-        self.filled.saturating_sub(offset / size) as u64
+        let chain = self.chain.as_ptr().cast::<sys::ib_ud_wr>();
+        // SAFETY: The chain's first request, of which only the address is taken.
+        let first = unsafe { &raw const (*chain).wr };
+        first_unposted::<sys::ib_ud_wr, _>(first, bad, self.filled)
+            .map_or(0, |index| self.filled.saturating_sub(index) as u64)
     }
 
     /// Whether a post has failed since the last [`SendQueue::recover`].
