@@ -80,13 +80,12 @@ bool ipoib_h_is_l3_master(const struct net_device *dev)
 	return netif_is_l3_master(dev);
 }
 
-bool ipoib_h_has_ipv4(struct net_device *dev, __be32 addr)
+struct in_device *ipoib_h_in_dev_get_rcu(const struct net_device *dev)
 {
-	struct in_device *in = __in_dev_get_rcu(dev);
-
-	return in && inet_confirm_addr(dev_net(dev), in, 0, addr, RT_SCOPE_HOST);
+	return __in_dev_get_rcu(dev);
 }
 
+/* Without IPv6 there is no such function. */
 bool ipoib_h_has_ipv6(struct net_device *dev, const struct in6_addr *addr)
 {
 	return IS_ENABLED(CONFIG_IPV6) && ipv6_chk_addr(dev_net(dev), addr, dev, 1);

@@ -25,7 +25,7 @@ void ipoib_h_netdev_unlock_ops(struct net_device *dev);
 void ipoib_h_assert_rtnl(void);
 struct net *ipoib_h_dev_net(const struct net_device *dev);
 bool ipoib_h_is_l3_master(const struct net_device *dev);
-bool ipoib_h_has_ipv4(struct net_device *dev, __be32 addr);
+struct in_device *ipoib_h_in_dev_get_rcu(const struct net_device *dev);
 bool ipoib_h_has_ipv6(struct net_device *dev, const struct in6_addr *addr);
 
 /* rtnetlink, sysfs */

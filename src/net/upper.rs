@@ -52,7 +52,14 @@ impl Search {
         // SAFETY: by the caller's promise; the addresses are only read during the calls.
         unsafe {
             match self.ip {
-                IpAddr::V4(ip) => bindings::ipoib_h_has_ipv4(dev, u32::from_ne_bytes(ip.octets())),
+                IpAddr::V4(ip) => {
+                    let ip = u32::from_ne_bytes(ip.octets());
+                    let settings = bindings::ipoib_h_in_dev_get_rcu(dev);
+                    let net = bindings::ipoib_h_dev_net(dev);
+                    let host = bindings::rt_scope_t_RT_SCOPE_HOST as c_int;
+                    !settings.is_null()
+                        && bindings::inet_confirm_addr(net, settings, 0, ip, host) != 0
+                }
                 IpAddr::V6(ip) => {
                     let mut addr = bindings::in6_addr::default();
                     addr.in6_u.u6_addr8 = ip.octets();
