@@ -177,20 +177,19 @@ impl Groups {
         Ok(())
     }
 
+    /// Makes an entry for `group`, which has none.
     fn insert(&mut self, group: &Gid) -> Result {
-        if self.map.get(group).is_none() {
-            let entry = Entry {
-                machine: Group::new(Policy::DEFAULT),
-                attach: None,
-                memberships: [None, None],
-                ah: None,
-                listed: false,
-                params: Params::default(),
-                status: 0,
-            };
-            drop(self.map.insert(RBTreeNode::new(*group, entry, GFP_KERNEL)?));
-            self.count += 1;
-        }
+        let entry = Entry {
+            machine: Group::new(Policy::DEFAULT),
+            attach: None,
+            memberships: [None, None],
+            ah: None,
+            listed: false,
+            params: Params::default(),
+            status: 0,
+        };
+        drop(self.map.insert(RBTreeNode::new(*group, entry, GFP_KERNEL)?));
+        self.count += 1;
         Ok(())
     }
 

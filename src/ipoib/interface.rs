@@ -492,9 +492,7 @@ impl Interface {
             match action {
                 Action::CarrierOn => dev.set_carrier(true),
                 Action::CarrierOff => dev.set_carrier(false),
-                Action::SetMtu(_) => {
-                    self.mtu_changed();
-                }
+                Action::SetMtu(_) => self.mtu_changed(),
             }
         }
     }

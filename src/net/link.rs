@@ -365,9 +365,9 @@ impl<T: LinkKind> Kind<T> {
     /// Called by rtnetlink, RTNL held, for a registered device of this kind; `head` is a list of
     /// devices to be unregistered.
     unsafe extern "C" fn dellink(dev: *mut bindings::net_device, head: *mut bindings::list_head) {
-        // SAFETY: the device is registered; one with an owner stays.
+        // SAFETY: RTNL is held and the device is registered; one with an owner stays.
         unsafe {
-            if Adapter::<T>::is_loose(dev) {
+            if Adapter::<T>::is_loose(dev, &Rtnl::assume_held()) {
                 bindings::unregister_netdevice_queue(dev, head);
             }
         }
@@ -438,7 +438,7 @@ impl<T: LinkKind> PinnedDrop for Kind<T> {
 /// Unregisters all devices that `each` names, together; those that have an owner or are not
 /// registered stay. The devices are freed when RTNL is given back, by which time the caller has
 /// dropped its references to them. May sleep.
-pub(crate) fn unregister<T: LinkKind>(_rtnl: &Rtnl, each: impl FnOnce(&mut dyn FnMut(&Device))) {
+pub(crate) fn unregister<T: LinkKind>(rtnl: &Rtnl, each: impl FnOnce(&mut dyn FnMut(&Device))) {
     let mut head = bindings::list_head::default();
     let at = core::ptr::addr_of_mut!(head);
     // SAFETY: an empty list points to itself.
@@ -450,7 +450,7 @@ pub(crate) fn unregister<T: LinkKind>(_rtnl: &Rtnl, each: impl FnOnce(&mut dyn F
         // SAFETY: RTNL is held, and the adapter says that the device is ours, registered and
         // without an owner. One that is on the list already is only moved.
         unsafe {
-            if Adapter::<T>::owns(dev) && Adapter::<T>::is_loose(dev.as_ptr()) {
+            if Adapter::<T>::owns(dev) && Adapter::<T>::is_loose(dev.as_ptr(), rtnl) {
                 bindings::unregister_netdevice_queue(dev.as_ptr(), at);
             }
         }

@@ -230,12 +230,12 @@ impl<T: Ops> Adapter<T> {
     ///
     /// # Safety
     ///
-    /// `dev` is a live device of this adapter, and RTNL is held.
-    pub(super) unsafe fn is_loose(dev: *mut bindings::net_device) -> bool {
-        // SAFETY: the caller's promise; the state is written under RTNL.
+    /// `dev` is a live device of this adapter.
+    pub(super) unsafe fn is_loose(dev: *mut bindings::net_device, rtnl: &Rtnl) -> bool {
+        // SAFETY: the caller's promise.
         unsafe {
             let slot = bindings::ipoib_h_netdev_priv(dev).cast::<PrivSlot<T>>();
-            (*slot).loose && (*dev).reg_state == bindings::netdev_reg_state_NETREG_REGISTERED as u8
+            (*slot).loose && Device::from_raw(dev).registered(rtnl)
         }
     }
 

@@ -30,14 +30,12 @@ use super::{
 };
 use crate::{
     base::netns::Net,
-    sys::bindings, //
+    sys::bindings,
+    wire::mtu, //
 };
 
 /// Milliseconds that a stopped transmit queue may stay so before the watchdog calls (NET-7).
 const WATCHDOG_MS: u32 = 10_000;
-/// The largest MTU that the core lets through to `change_mtu`, octets (NET-12). There is no least:
-/// that is the driver's to judge.
-const MAX_MTU: u32 = 65520;
 /// Packets in the default queueing discipline (NET-7).
 const TX_QUEUE_LEN: u32 = 1000;
 
@@ -193,7 +191,9 @@ impl<T: LinkKind> Unregistered<T> {
             bindings::net_device_flags_IFF_BROADCAST | bindings::net_device_flags_IFF_MULTICAST;
         dev.tx_queue_len = TX_QUEUE_LEN;
         dev.watchdog_timeo = (WATCHDOG_MS / 1000 * bindings::IPOIB_CONST_HZ) as i32;
-        dev.max_mtu = MAX_MTU;
+        // What the core lets through to `change_mtu` (NET-12). There is no least: that is the driver's
+        // to judge.
+        dev.max_mtu = mtu::CONNECTED_MAX;
         dev.netdev_ops = &tables.netdev;
         dev.header_ops = &tables.header;
         dev.ethtool_ops = &tables.ethtool;
