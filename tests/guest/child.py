@@ -59,9 +59,6 @@ class Child(net.Side):
         self.run("ip", "addr", "add", f"{self.ip6}/64", "dev", self.iface, "nodad")
         self.set_link("up")
 
-    def carrier(self):
-        return self.read(f"/sys/class/net/{self.iface}/carrier") == "1"
-
     def remove(self):
         self.run("ip", "link", "del", "dev", self.iface, check=False)
         run(["ip", "netns", "del", self.ns], check=False)
@@ -99,3 +96,12 @@ def queues(where, iface):
 
 def features(where, iface):
     return where("ethtool", "-k", iface).stdout.splitlines()[1:]
+
+
+def exchange(one, other):
+    """IPv4 and IPv6, ICMP, TCP and UDP between two children, and nothing is lost."""
+    assert one.ping(other.ip4, count=200, flood=True).lost == 0
+    assert other.ping(one.ip6, count=200, flood=True).lost == 0
+    with net.FlowServer(other) as server:
+        assert server.run(one, 4, 500000, both=True) == "4 flows ok"
+        assert server.datagrams(one, 500, family=6) == "500 datagrams ok"

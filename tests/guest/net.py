@@ -133,6 +133,13 @@ class Side:
     def read(self, path):
         return self.run("cat", path).stdout.strip()
 
+    def carrier(self):
+        """Whether the interface, which is up, has carrier."""
+        return self.read(f"/sys/class/net/{self.iface}/carrier") == "1"
+
+    def carrier_changes(self):
+        return int(self.read(f"/sys/class/net/{self.iface}/carrier_changes"))
+
     def set_link(self, *args):
         self.run("ip", "link", "set", "dev", self.iface, *args)
 

@@ -16,19 +16,8 @@ JOIN = ("kind=mad", "class=3", "method=2", "attr=0x38")
 
 @pytest.fixture(autouse=True)
 def quiet(a, b):
-    vibfab.reset()
-    net.wait_until("a sound start", lambda: a.reaches(b.ip4))
-    yield
-    vibfab.reset()
-    assert vibfab.strict() == {}
-
-
-def carrier(side):
-    return side.read(f"/sys/class/net/{side.iface}/carrier") == "1"
-
-
-def carrier_changes(side):
-    return int(side.read(f"/sys/class/net/{side.iface}/carrier_changes"))
+    with vibfab.quiet(lambda: a.reaches(b.ip4)):
+        yield
 
 
 def is_up(side):
@@ -53,7 +42,7 @@ def test_one_query_per_peer(a, b):
     """However many packets wait for a path, it is asked for once."""
     a.set_link("down")
     a.set_link("up")
-    net.wait_until("the carrier", lambda: carrier(a))
+    net.wait_until("the carrier", a.carrier)
     vibfab.ctl("sa attr 0x35", "sa slow 500", "ring clear")
     with counted(*PATH_QUERY) as rule:
         before = rule()["seen"]
@@ -75,7 +64,7 @@ def test_refused_path_is_not_asked_for_again_at_once(a, b):
     vibfab.ctl("sa attr 0x35", "sa reject 1000 0x300")
     a.set_link("down")
     a.set_link("up")
-    net.wait_until("the carrier", lambda: carrier(a))
+    net.wait_until("the carrier", a.carrier)
     a.run("ip", "neigh", "replace", b.ip4, "lladdr", b.hwaddr, "dev", a.iface, "nud", "permanent")
     with counted(*PATH_QUERY) as rule:
         a.run("ping", "-q", "-c", 200, "-i", 0.01, "-W", 1, b.ip4, check=False)
@@ -100,7 +89,7 @@ def test_peer_with_a_new_lid_is_found_without_any_event_here(a, b):
 
 def test_harmless_sm_change(a, b):
     """The subnet manager moves: no packet is lost, the carrier stays, no group is left."""
-    changes = carrier_changes(a), carrier_changes(b)
+    changes = a.carrier_changes(), b.carrier_changes()
     result = {}
     thread = threading.Thread(target=lambda: result.update(pings=a.ping(b.ip4, count=300, extra=("-i", "0.01"))))
     with counted(*JOIN) as joins:
@@ -111,12 +100,12 @@ def test_harmless_sm_change(a, b):
         thread.join()
         assert joins()["seen"] == before
     assert result["pings"].lost == 0
-    assert (carrier_changes(a), carrier_changes(b)) == changes
+    assert (a.carrier_changes(), b.carrier_changes()) == changes
 
 
 def test_reregister_under_traffic(a, b):
     """All memberships are renewed; unicast goes on without loss and the carrier stays."""
-    changes = carrier_changes(a), carrier_changes(b)
+    changes = a.carrier_changes(), b.carrier_changes()
     result = {}
     thread = threading.Thread(target=lambda: result.update(pings=a.ping(b.ip4, count=300, extra=("-i", "0.01"))))
     thread.start()
@@ -125,7 +114,7 @@ def test_reregister_under_traffic(a, b):
     members = {vibfab.port(A)["sw"], vibfab.port(B)["sw"]}
     net.wait_until("both to be members again", lambda: members <= set(vibfab.groups()[BROADCAST]["members"]))
     assert result["pings"].lost == 0
-    assert (carrier_changes(a), carrier_changes(b)) == changes
+    assert (a.carrier_changes(), b.carrier_changes()) == changes
 
 
 @pytest.mark.parametrize("event", ["event", "noevent"])
@@ -134,13 +123,13 @@ def test_pkey_goes_and_comes(a, b, event):
     tells that the P_Key is there again (NET-26, PK-14)."""
     silent = " noevent" if event == "noevent" else ""
     vibfab.ctl(f"port {B} pkey 0 0")
-    net.wait_until("the carrier to go", lambda: not carrier(b))
+    net.wait_until("the carrier to go", lambda: not b.carrier())
     assert is_up(b)
     vibfab.ctl(f"port {B} pkey 0 0xffff{silent}")
     if silent:
-        assert not carrier(b)
+        assert not b.carrier()
         vibfab.ctl(f"port {B} reregister")
-    net.wait_until("the carrier", lambda: carrier(b))
+    net.wait_until("the carrier", b.carrier)
     recovered(a, b)
 
 
@@ -148,9 +137,9 @@ def test_pkey_is_there_only_after_open(a, b):
     b.set_link("down")
     vibfab.ctl(f"port {B} pkey 0 0")
     b.set_link("up")
-    assert is_up(b) and not carrier(b)
+    assert is_up(b) and not b.carrier()
     vibfab.ctl(f"port {B} pkey 0 0xffff")
-    net.wait_until("the carrier", lambda: carrier(b))
+    net.wait_until("the carrier", b.carrier)
     recovered(a, b)
 
 
@@ -185,9 +174,9 @@ def test_prefix_change_changes_the_address(a, b):
 @pytest.mark.parametrize("told", [True, False])
 def test_dead_device_has_no_carrier(a, b, told):
     vibfab.ctl("hca vib1 fatal")
-    net.wait_until("the carrier to go", lambda: not carrier(b))
+    net.wait_until("the carrier to go", lambda: not b.carrier())
     vibfab.ctl("hca vib1 recover", *([f"port {B} event port_active"] if told else []))
-    net.wait_until("the carrier", lambda: carrier(b))
+    net.wait_until("the carrier", b.carrier)
     recovered(a, b)
 
 

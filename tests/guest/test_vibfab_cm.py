@@ -21,11 +21,8 @@ def connected(a, b):
 
 @pytest.fixture(autouse=True)
 def quiet(a, b):
-    vibfab.reset()
-    net.wait_until("a sound start", lambda: a.reaches(b.ip4))
-    yield
-    vibfab.reset()
-    assert vibfab.strict() == {}
+    with vibfab.quiet(lambda: a.reaches(b.ip4)):
+        yield
 
 
 def live(port):

@@ -13,15 +13,8 @@ BROADCAST = "ff12:401b:ffff:0000:0000:0000:ffff:ffff"
 
 @pytest.fixture(autouse=True)
 def quiet(a, b):
-    vibfab.reset()
-    net.wait_until("a sound start", lambda: a.reaches(b.ip4))
-    yield
-    vibfab.reset()
-    assert vibfab.strict() == {}
-
-
-def carrier(side):
-    return side.read(f"/sys/class/net/{side.iface}/carrier") == "1"
+    with vibfab.quiet(lambda: a.reaches(b.ip4)):
+        yield
 
 
 def member(port):
@@ -34,18 +27,18 @@ def recovered(a, b):
 
 def test_link_down_and_up(a, b):
     vibfab.ctl(f"port {B} down")
-    net.wait_until("the carrier to go", lambda: not carrier(b))
+    net.wait_until("the carrier to go", lambda: not b.carrier())
     assert not member(B)
     assert not a.reaches(b.ip4)
     vibfab.ctl(f"port {B} up")
-    net.wait_until("the carrier", lambda: carrier(b))
+    net.wait_until("the carrier", b.carrier)
     recovered(a, b)
     assert member(B)
 
 
 def test_link_bounce_without_events_is_repaired_by_reregistering(a, b):
     vibfab.ctl(f"port {B} down noevent")
-    assert carrier(b) and not a.reaches(b.ip4)
+    assert b.carrier() and not a.reaches(b.ip4)
     vibfab.ctl(f"port {B} up noevent")
     assert not member(B)
     vibfab.ctl(f"port {B} reregister")
@@ -97,7 +90,7 @@ def test_join_gets_through_a_bad_sa(a, b, fault):
     vibfab.ctl("sa attr 0x38", fault)
     b.set_link("down")
     b.set_link("up")
-    net.wait_until("the carrier", lambda: carrier(b))
+    net.wait_until("the carrier", b.carrier)
     vibfab.ctl("sa clear")
     recovered(a, b)
 
@@ -108,9 +101,9 @@ def test_silent_sa_keeps_the_carrier_off(a, b):
     b.set_link("up")
     requests = vibfab.sa()["requests"]
     net.wait_until("some requests", lambda: vibfab.sa()["requests"] >= requests + 3)
-    assert not carrier(b)
+    assert not b.carrier()
     vibfab.ctl("sa up")
-    net.wait_until("the carrier", lambda: carrier(b))
+    net.wait_until("the carrier", b.carrier)
     recovered(a, b)
 
 

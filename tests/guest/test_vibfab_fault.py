@@ -10,11 +10,8 @@ A, B = "vib0/1", "vib1/1"
 
 @pytest.fixture(autouse=True)
 def quiet(a, b):
-    vibfab.reset()
-    net.wait_until("a sound start", lambda: a.reaches(b.ip4))
-    yield
-    vibfab.reset()
-    assert vibfab.strict() == {}
+    with vibfab.quiet(lambda: a.reaches(b.ip4)):
+        yield
     net.wait_until("the sides to reach each other again", lambda: a.reaches(b.ip4))
 
 

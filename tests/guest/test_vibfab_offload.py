@@ -10,10 +10,8 @@ A, B = "vib0/1", "vib1/1"
 
 @pytest.fixture(autouse=True)
 def quiet(a, b):
-    net.wait_until("a sound start", lambda: a.reaches(b.ip4) and a.reaches(b.ip6))
-    yield
-    vibfab.reset()
-    assert vibfab.strict() == {}
+    with vibfab.quiet(lambda: a.reaches(b.ip4) and a.reaches(b.ip6)):
+        yield
 
 
 def feature(side, name):

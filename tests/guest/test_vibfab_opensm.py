@@ -155,10 +155,6 @@ def test_handover_to_a_second_sm(a, b):
     net.wait_until("an answer", lambda: a.reaches(b.ip4))
 
 
-def carrier_changes(side):
-    return int(side.read(f"/sys/class/net/{side.iface}/carrier_changes"))
-
-
 def our_side(side):
     return "driver: ipoib_rs" in side.run("ethtool", "-i", side.iface).stdout
 
@@ -187,7 +183,7 @@ def tcp_all_the_time(src, dst):
 def test_tcp_across_restart_and_handover(a, b):
     """The subnet manager is killed, starts over, hands over to another and dies there: TCP goes on all the time, and
     our driver's carrier stays."""
-    changes = {side: carrier_changes(side) for side in (a, b) if our_side(side)}
+    changes = {side: side.carrier_changes() for side in (a, b) if our_side(side)}
     with tcp_all_the_time(a, b) as transfers:
         def some_more(what):
             before = transfers()
@@ -204,4 +200,4 @@ def test_tcp_across_restart_and_handover(a, b):
         net.run(["pkill", "-KILL", "-f", f"opensm.*{int(vibfab.port(B)['guid']):x}"])
         net.wait_until("the first SM to take over", lambda: vibfab.port(A)["sm_lid"] == vibfab.port(A)["lid"])
         some_more("after the death of the second")
-    assert {side: carrier_changes(side) for side in changes} == changes
+    assert {side: side.carrier_changes() for side in changes} == changes

@@ -134,6 +134,17 @@ def reset():
             ctl(f"port {p['port']} up")
 
 
+@contextlib.contextmanager
+def quiet(sound):
+    """The frame of a test: it starts on a quiet fabric when `sound()` says yes, and leaves a quiet one, with nothing
+    that the strict checks counted."""
+    reset()
+    net.wait_until("a sound start", sound)
+    yield
+    reset()
+    assert strict() == {}
+
+
 def kernel_log(pattern):
     return [line for line in subprocess.run(["dmesg"], capture_output=True, text=True, check=True).stdout.splitlines()
             if re.search(pattern, line)]
