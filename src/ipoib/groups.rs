@@ -198,7 +198,12 @@ impl Groups {
         // What every other group copies from the broadcast group.
         let basis = self.broadcast().filter(|_| *group != self.broadcast);
         let mut next = Some(event);
-        while let Some(event) = next.take() {
+        let mut broken = false;
+        // A failed set-up is told first, and takes no other news away.
+        while let Some(event) = core::mem::take(&mut broken)
+            .then_some(Event::SetupFailed)
+            .or_else(|| next.take())
+        {
             let Some(entry) = self.map.get_mut(group) else {
                 return;
             };
@@ -222,7 +227,7 @@ impl Groups {
                             group,
                             e
                         );
-                        next = Some(Event::SetupFailed);
+                        broken = true;
                         failed = true;
                     }
                 }

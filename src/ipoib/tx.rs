@@ -131,9 +131,9 @@ fn route(
     }
     match iface.find(&guard, &to.gid()) {
         Some(ah) => send(iface, queue, skb, side, ops, &to, ah, ident, more),
-        // Nobody has a group for an address, but anybody may ask in its name: the answer to that
-        // is no reason to join it.
-        None if class == TxClass::Resolution
+        // Nobody has a group for an address, but anybody may ask in its name, by ARP or ND: the
+        // answer to that is no reason to join it.
+        None if (class == TxClass::Resolution || encap::is_for_one_host(skb.head()))
             && to.is_multicast()
             && to.gid() != ident.me.broadcast =>
         {

@@ -100,6 +100,19 @@ pub const fn tx_class(ethertype: EtherType) -> TxClass {
     }
 }
 
+/// Whether a packet of IP, encapsulation header first, is for one host: not for an IPv4 or IPv6 group. One that is too
+/// short to tell, or of another protocol, is not.
+#[inline]
+pub fn is_for_one_host(bytes: &[u8]) -> bool {
+    match parse(bytes) {
+        Some(EtherType::IPV4) => {
+            octets::<1>(bytes, LEN + 16).is_some_and(|[first]| !matches!(first, 224..=239))
+        }
+        Some(EtherType::IPV6) => octets::<1>(bytes, LEN + 24).is_some_and(|[first]| first != 0xff),
+        _ => false,
+    }
+}
+
 /// Where an ARP packet behind an encapsulation header says what it is.
 const ARP_OPERATION: usize = LEN + 6;
 

@@ -81,6 +81,21 @@ def test_corruption(a, b, what):
     assert lost == (0 if what in ("srcqp", "slid") else 3)
 
 
+def test_a_multicast_without_its_grh(a, b):
+    vibfab.ctl("ring clear")
+    with vibfab.rule("kind=mc", f"src={A}", "corrupt=nogrh") as r:
+        def struck():
+            # The peer may teach us its address in the meantime: then there is nothing to ask for.
+            a.flush_neighbours()
+            a.reaches(b.ip4)
+            return r()["hits"]
+        net.wait_until("a multicast", struck)
+        here, there = vibfab.port(A)["sw"], vibfab.port(B)["sw"]
+    found = [p["grh"] for p in vibfab.ring() if p["dlid"] >= 0xC000 and (p["in"], p["out"]) == (here, there)]
+    assert 0 in found
+    net.wait_until("an answer", lambda: a.reaches(b.ip4))
+
+
 def test_a_failed_send_takes_the_qp_to_sqe_and_the_driver_back(a, b):
     with vibfab.rule("kind=uc", f"src={A}", "minlen=500", "oneshot", f"wc={vibfab.LOC_QP_OP_ERR}") as r:
         a.ping(b.ip4, count=1, size=600, extra=["-W", "1"])

@@ -369,6 +369,33 @@ fn address_requests() {
     assert!(!encap::is_request(&packet), "RARP asks for something else");
 }
 
+#[test]
+fn packets_for_one_host() {
+    let packet = |ethertype, at: usize, first: u8| {
+        let mut packet = [0; 60];
+        packet[..4].copy_from_slice(&encap::build(ethertype));
+        packet[4 + at] = first;
+        packet
+    };
+    for (first, one_host) in [
+        (10, true),
+        (223, true),
+        (224, false),
+        (239, false),
+        (240, true),
+    ] {
+        let packet = packet(EtherType::IPV4, 16, first);
+        assert_eq!(encap::is_for_one_host(&packet), one_host, "{first}");
+        assert!(!encap::is_for_one_host(&packet[..20]), "too short to tell");
+    }
+    for (first, one_host) in [(0xfe, true), (0x20, true), (0xff, false)] {
+        let packet = packet(EtherType::IPV6, 24, first);
+        assert_eq!(encap::is_for_one_host(&packet), one_host, "{first}");
+        assert!(!encap::is_for_one_host(&packet[..28]), "too short to tell");
+    }
+    assert!(!encap::is_for_one_host(&packet(EtherType::ARP, 16, 10)));
+}
+
 proptest! {
     #[test]
     fn address_round_trip(octets: [u8; 20]) {
