@@ -14,7 +14,7 @@ BAD = re.compile(
     r"|refcount_t|ref_tracker|unregister_netdevice: waiting|list_(add|del) corruption"
     r"|Poison overwritten|Redzone overwritten|Object already free|ODEBUG"
     r"|page allocation failure|NETDEV WATCHDOG|nobody cared|stack-protector"
-    r"|[Rr]estrack|(?<![a-z])leak|guest health:"
+    r"|[Rr]estrack|(?<![a-z])leak|memory is lost|guest health:"
 )
 
 # Lines of a sound boot that the pattern above takes for trouble.

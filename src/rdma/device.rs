@@ -6,8 +6,9 @@ use core::{fmt, ops::RangeInclusive, ptr::NonNull};
 use kernel::{
     alloc::flags::GFP_KERNEL,
     device::Device,
+    new_mutex,
     prelude::*,
-    sync::{Arc, Completion},
+    sync::{Arc, Completion, Mutex},
 };
 
 use super::port::Port;
@@ -89,11 +90,15 @@ impl DeviceAttrs {
 ///
 /// `raw` is a registered device whose clients are not yet gone: the removal of this client waits
 /// for `gone`, which only the drop of this value completes.
+#[pin_data(PinnedDrop)]
 struct Inner {
     raw: NonNull<sys::ib_device>,
     name: Text<{ NAME_MAX }>,
     attrs: DeviceAttrs,
     gone: Arc<Completion>,
+    /// Held while a queue pair is attached to a multicast group or detached.
+    #[pin]
+    attaching: Mutex<()>,
 }
 
 /// Length of a device name, the closing zero included (`IB_DEVICE_NAME_MAX`).
@@ -107,8 +112,9 @@ unsafe impl Send for Inner {}
 // SAFETY: As above.
 unsafe impl Sync for Inner {}
 
-impl Drop for Inner {
-    fn drop(&mut self) {
+#[pinned_drop]
+impl PinnedDrop for Inner {
+    fn drop(self: Pin<&mut Self>) {
         self.gone.complete_all();
     }
 }
@@ -149,19 +155,25 @@ impl DeviceHandle {
         let mut name = [0; NAME_MAX];
         // SAFETY: As above. A rename at this moment could tear the text, nothing worse.
         name.copy_from_slice(unsafe { &(*raw.as_ptr()).name });
-        let inner = Inner {
+        let fires = gone.clone();
+        let inner = pin_init!(Inner {
             raw,
             name: Text(name),
             attrs,
-            gone: gone.clone(),
-        };
-        // When this allocation fails `inner` is dropped, and so are both references to `gone`.
-        Ok((Self(Arc::new(inner, GFP_KERNEL)?), gone))
+            gone: fires,
+            attaching <- new_mutex!((), "mcast_attach"),
+        });
+        Ok((Self(Arc::pin_init(inner, GFP_KERNEL)?), gone))
     }
 
     /// The C object, valid as long as `self`.
     pub(super) fn as_ptr(&self) -> *mut sys::ib_device {
         self.0.raw.as_ptr()
+    }
+
+    /// The lock for attaching to multicast groups; see [`McastAttach`](super::McastAttach).
+    pub(super) fn attaching(&self) -> &Mutex<()> {
+        &self.0.attaching
     }
 
     /// Whether both handles are of the same device.

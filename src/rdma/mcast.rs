@@ -11,6 +11,10 @@ use crate::{sys::bindings as sys, wire::gid::Gid};
 ///
 /// Dropping it detaches the queue pair, and may sleep.
 ///
+/// Of a device's queue pairs one at a time is attached or detached: when the last member leaves a
+/// group of soft-RoCE's just as another one comes, the newcomer is put into the group that goes, out
+/// of which nothing gets it again. Its queue pair then could never be destroyed.
+///
 /// # Invariants
 ///
 /// `qp` is attached to the group `gid`, `lid`.
@@ -28,6 +32,7 @@ impl McastAttach {
     /// with what the driver says when its table is full.
     pub(crate) fn new(qp: &Qp, gid: &Gid, lid: u16) -> Result<Self> {
         let mut raw = sys::ib_gid { raw: gid.0 };
+        let _one = qp.device().attaching().lock();
         // SAFETY: The queue pair is valid; C only reads the identifier.
         to_result(unsafe { sys::ib_attach_mcast(qp.as_ptr(), &mut raw, lid) })?;
         // INVARIANT: The call above attached it.
@@ -47,6 +52,7 @@ impl McastAttach {
 impl Drop for McastAttach {
     fn drop(&mut self) {
         let mut raw = sys::ib_gid { raw: self.gid.0 };
+        let _one = self.qp.device().attaching().lock();
         // SAFETY: The queue pair is valid and, by the type invariants, attached.
         let ret = unsafe { sys::ib_detach_mcast(self.qp.as_ptr(), &mut raw, self.lid) };
         if let Err(e) = to_result(ret) {

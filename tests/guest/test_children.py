@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import subprocess
 import threading
 
 import pytest
@@ -427,6 +428,33 @@ def test_removal_against_makers(a, b, driver):
         run(["rdma", "link", "add", device, "type", "rxe", "netdev", "v0"])
         driver.up_side(a)
         wait_until("an answer", lambda: a.reaches(b.ip4))
+
+
+def test_same_groups_left_and_joined(a, b, driver):
+    """Interfaces with one P_Key on one port, and so with the same groups, go up and down as they like, so that the
+    last attachment to a group goes just as another comes. All work afterwards, and all can be removed."""
+    names = [f"twin{i}" for i in range(3)]
+    for name in names:
+        add_link(a, name)
+    # It would keep the groups alive.
+    a.set_link("down")
+    batch = "".join(f"link set dev {{0}} {state}\n" for state in ("up", "down")) * 100
+    running = [a.start("ip", "-batch", "-", stdin=subprocess.PIPE, text=True) for _ in names]
+    try:
+        for name, process in zip(names, running):
+            process.stdin.write(batch.format(name))
+            process.stdin.close()
+        assert [process.wait(300) for process in running] == [0] * len(names)
+    finally:
+        for process in running:
+            process.kill()
+            process.wait(60)
+    for name in names:
+        del_link(a, name)
+    driver.renew()
+    assert a.reaches(b.ip4)
+    log = kernel_log()
+    assert "cannot leave a multicast group" not in log, log
 
 
 def load_with_kind(driver, kind):
