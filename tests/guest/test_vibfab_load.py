@@ -82,6 +82,11 @@ def hosts(mode="datagram"):
     try:
         yield ping
     finally:
+        # ib_ipoib ends connections in the background, and does not wait for the last when its completion queue goes.
+        for ns, name in zip(("x", "y"), names, strict=True):
+            net.run(["ip", "-n", ns, "link", "set", name, "down"], check=False)
+        net.wait_until("the end of all connections",
+                       lambda: not any(vibfab.qps(p, vibfab.RC) for p in ("vib0/1", "vib1/1")))
         for h in ("vib0", "vib1"):
             vibfab.ctl(f"hca {h} remove", f"hca {h} add")
         for ns in ("x", "y"):
