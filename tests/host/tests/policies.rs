@@ -569,16 +569,17 @@ fn a_node_waits_as_long_as_its_lid_says() {
 fn a_turn_comes_once() {
     let mut pace = Pace::new();
     pace.set_lid(100, 0);
+    // Nothing was answered yet: two milliseconds for each node.
     assert!(!pace.take_turn(Millis::NEVER), "nobody was called");
     pace.call(Millis(1000));
     pace.call(Millis(1050));
     assert_eq!(
         pace.deadline(),
-        Some(Millis(1100)),
+        Some(Millis(1200)),
         "a second call postpones nothing"
     );
-    assert!(!pace.take_turn(Millis(1099)));
-    assert!(pace.take_turn(Millis(1100)) && !pace.take_turn(Millis(1100)));
+    assert!(!pace.take_turn(Millis(1199)));
+    assert!(pace.take_turn(Millis(1200)) && !pace.take_turn(Millis(1200)));
     pace.call(Millis(2000));
     pace.cancel();
     assert!(!pace.take_turn(Millis::NEVER) && pace.deadline().is_none());

@@ -32,7 +32,7 @@ impl Rng {
     }
 
     /// 64 bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -42,7 +42,7 @@ impl Rng {
 
     /// A number below `n`; 0 when `n` is 0.
     pub fn below(&mut self, n: u64) -> u64 {
-        self.next().checked_rem(n).unwrap_or(0)
+        self.draw().checked_rem(n).unwrap_or(0)
     }
 
     /// A number from `low` to `high`, both included.

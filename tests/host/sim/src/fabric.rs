@@ -55,7 +55,7 @@ impl<'a> World<'a> {
         let mut io = Io::new(shape.seed, shape.net, text);
         let mut nodes: Vec<Node> = (0..shape.nodes)
             .map(|i| {
-                let seed = io.rng.next();
+                let seed = io.rng.draw();
                 Node::new(i, lids[i as usize], seed, shape.flow, mutant)
             })
             .collect();

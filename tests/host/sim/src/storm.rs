@@ -93,7 +93,7 @@ impl Storm {
         let actors = (0..actors)
             .map(|id| match driver {
                 Driver::Ours(mutant) => {
-                    let seed = io.rng.next();
+                    let seed = io.rng.draw();
                     Actor::Ours(Box::new(Node::new(id, id + 1, seed, FLOW, mutant)))
                 }
                 Driver::InTree { flow } => Actor::InTree(InTree::new(id, flow)),
