@@ -68,7 +68,7 @@ pub(crate) mod bindings {
 
     pub(crate) unsafe fn ipoib_h_txq_trans_update(_: *mut netdev_queue) {}
 
-    pub(crate) unsafe fn ipoib_h_trans_start(_: *mut netdev_queue) -> u64 {
+    pub(crate) unsafe fn ipoib_h_trans_start(_: *mut netdev_queue) -> usize {
         0
     }
 

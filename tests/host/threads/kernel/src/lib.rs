@@ -16,7 +16,7 @@ pub mod types;
 
 /// The names that kernel code has without asking.
 pub mod prelude {
-    pub use crate::alloc::flags::{__GFP_NOWARN, GFP_ATOMIC, GFP_KERNEL};
+    pub use crate::alloc::flags::{GFP_ATOMIC, GFP_KERNEL, __GFP_NOWARN};
     pub use crate::alloc::{Flags, KBox, KVVec, KVec};
     pub use crate::init::PinInit;
     pub use crate::{pin_init, pr_err, Error, Result, EAGAIN, EINVAL, ENOMEM, ENOSPC};
