@@ -466,6 +466,11 @@ impl Group {
         self.held.is_some() && self.published.is_some()
     }
 
+    /// Whether there is a membership to leave, which may be void.
+    pub const fn has_membership(&self) -> bool {
+        self.held.is_some()
+    }
+
     /// The parameters in use by the data path.
     pub const fn published(&self) -> Option<Params> {
         self.published

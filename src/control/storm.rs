@@ -17,6 +17,10 @@ use super::time::Millis;
 /// The shortest slot of a node, in microseconds: 10,000 nodes take 10 s.
 const SLOT_MIN: u32 = 1000;
 
+/// The slot while nothing was answered yet: it counts after joins that nobody answered, so that the administrator is
+/// not an idle one.
+const SLOT_UNKNOWN: u32 = 2000;
+
 /// The longest slot: an administrator slower than that is in trouble, not merely slow.
 const SLOT_MAX: u32 = 20_000;
 
@@ -54,7 +58,7 @@ impl Pace {
     pub fn answered(&mut self, latency: Millis) {
         let sample = u32::try_from(latency.0.saturating_mul(1000))
             .unwrap_or(u32::MAX)
-            .min(SLOT_MAX.saturating_mul(2));
+            .clamp(1, SLOT_MAX.saturating_mul(2));
         self.answer = if self.answer == 0 {
             sample
         } else if sample < self.answer {
@@ -69,6 +73,9 @@ impl Pace {
     /// The time that each node has for itself, in microseconds: the answer time and a quarter, so that the
     /// administrator keeps up.
     pub fn slot(&self) -> u32 {
+        if self.answer == 0 {
+            return SLOT_UNKNOWN;
+        }
         self.answer
             .saturating_add(self.answer / 4)
             .clamp(SLOT_MIN, SLOT_MAX)

@@ -42,12 +42,21 @@ use crate::{
     wire::gid::Gid, //
 };
 
+/// A membership, or a join under way.
+struct Held {
+    /// The id that the machine knows it by.
+    id: u64,
+    /// When it was asked for.
+    since: Millis,
+    membership: Membership,
+}
+
 /// One group.
 struct Entry {
     machine: Group,
     attach: Option<McastAttach>,
-    /// By id; two while a send-only membership is being replaced by a full one.
-    memberships: [Option<(u64, Membership)>; 2],
+    /// Two while a send-only membership is being replaced by a full one.
+    memberships: [Option<Held>; 2],
     ah: Option<RcuArc<Ah>>,
     /// Listed by the stack when the list was last read.
     listed: bool,
@@ -60,26 +69,38 @@ struct Entry {
 impl Entry {
     /// The next thing that has become of the memberships, with the id of the one concerned.
     fn take_fate(&self) -> Option<(u64, Fate)> {
-        self.memberships.iter().flatten().find_map(|(id, held)| {
-            let answer = held.take_answer().map(Fate::Answer);
-            let fate = answer.or_else(|| held.take_lost().then_some(Fate::Lost))?;
-            Some((*id, fate))
+        self.memberships.iter().flatten().find_map(|held| {
+            let answer = held.membership.take_answer().map(Fate::Answer);
+            let fate = answer.or_else(|| held.membership.take_lost().then_some(Fate::Lost))?;
+            Some((held.id, fate))
         })
+    }
+
+    /// When the membership `id` was asked for, if that was not just now: the core answers by itself for a group
+    /// that the port is in already, which says nothing of the administrator.
+    fn since(&self, id: u64, now: Millis) -> Option<Millis> {
+        let mut all = self.memberships.iter().flatten();
+        let since = all.find(|held| held.id == id)?.since;
+        (since < now).then_some(since)
     }
 
     /// Gives up the membership `id`, whatever its state.
     fn leave(&mut self, id: u64) {
         for slot in &mut self.memberships {
-            if slot.as_ref().is_some_and(|(of, _)| *of == id) {
+            if slot.as_ref().is_some_and(|held| held.id == id) {
                 *slot = None;
             }
         }
     }
 
     /// Takes over the outcome of the join `id`.
-    fn answered(&mut self, cx: &Cx<'_>, group: &Gid, id: u64, answer: Result<Params>) -> Event {
+    fn answered(&mut self, cx: &mut Cx<'_>, group: &Gid, id: u64, answer: Result<Params>) -> Event {
+        let since = self.since(id, cx.now);
         match answer {
             Ok(params) => {
+                if let Some(since) = since {
+                    cx.pace.answered(cx.now.saturating_sub(since));
+                }
                 self.params = params;
                 self.status = 0;
                 Event::Joined { id, params }
@@ -96,6 +117,9 @@ impl Entry {
                 self.status = e.to_errno();
                 self.leave(id);
                 let cause = cx.iface.resolver().join_failure(e);
+                if let (Failure::Refused, Some(since)) = (cause, since) {
+                    cx.pace.answered(cx.now.saturating_sub(since));
+                }
                 Event::JoinFailed { id, cause }
             }
         }
@@ -499,7 +523,12 @@ fn carry_out(
                 Ok(membership) => {
                     let answer = membership.take_answer();
                     if let Some(slot) = entry.memberships.iter_mut().find(|slot| slot.is_none()) {
-                        *slot = Some((id, membership));
+                        let since = cx.now;
+                        *slot = Some(Held {
+                            id,
+                            since,
+                            membership,
+                        });
                     }
                     answer
                 }

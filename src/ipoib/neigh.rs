@@ -41,6 +41,7 @@ use crate::{
         time, //
     },
     control::{
+        admission::Asker,
         pending::{
             Budget,
             Limits, //
@@ -117,6 +118,8 @@ impl Pool {
 struct Waiting {
     list: SkbList,
     budget: Budget,
+    /// Some of them are more than answers to whoever asked for our address.
+    own: bool,
     /// The entry is off the table: nobody would ever send or count what is queued now.
     gone: bool,
 }
@@ -140,6 +143,7 @@ impl Neigh {
             wait <- new_spinlock_bh!(Waiting {
                 list: SkbList::new(),
                 budget: Budget::new(Limits::DESTINATION),
+                own: false,
                 gone: false,
             }, "neigh_wait"),
         })
@@ -182,8 +186,18 @@ impl Neigh {
         self.wait.lock().budget.packets()
     }
 
+    /// On whose behalf packets wait, if any do.
+    fn asker(&self) -> Option<Asker> {
+        let wait = self.wait.lock();
+        (!wait.budget.is_empty()).then_some(if wait.own {
+            Asker::Ourselves
+        } else {
+            Asker::Stranger
+        })
+    }
+
     /// Queues a packet, unless a handle has been published since the caller looked (TRAP-42).
-    fn queue(&self, skb: SkBuff, pool: &Pool) -> Queued {
+    fn queue(&self, skb: SkBuff, asker: Asker, pool: &Pool) -> Queued {
         self.note_use();
         let mut wait = self.wait.lock();
         if !self.ah.is_none() {
@@ -199,6 +213,7 @@ impl Neigh {
             pool.release(1, skb.len());
             return Queued::Dropped(TxDrop::QueueFull);
         }
+        wait.own |= asker == Asker::Ourselves;
         wait.list.push(skb);
         Queued::Waits
     }
@@ -216,6 +231,7 @@ impl Neigh {
         let mut wait = self.wait.lock();
         pool.release(wait.budget.packets(), wait.budget.bytes());
         wait.budget.clear();
+        wait.own = false;
         wait.list.take()
     }
 }
@@ -247,8 +263,8 @@ pub(crate) struct Note {
     pub(crate) heard: bool,
     /// It does not answer, although it is resolved.
     pub(crate) suspect: bool,
-    /// Packets wait for it.
-    pub(crate) wanted: bool,
+    /// Packets wait for it, on whose behalf.
+    pub(crate) wanted: Option<Asker>,
 }
 
 impl Neighbours {
@@ -283,7 +299,7 @@ impl Neighbours {
 
     /// Lets `skb`, pseudo header in front, wait for a handle for `gid`, making the entry if need
     /// be. Softirq or process context.
-    pub(crate) fn wait(&self, guard: &Guard, gid: &Gid, skb: SkBuff) -> Queued {
+    pub(crate) fn wait(&self, guard: &Guard, gid: &Gid, skb: SkBuff, asker: Asker) -> Queued {
         let hash = self.hash(gid);
         let made = self.table.get_or_insert(
             guard,
@@ -297,7 +313,7 @@ impl Neighbours {
             Err(e) if e == ENOSPC => return Queued::Dropped(TxDrop::TableFull),
             Err(_) => return Queued::Dropped(TxDrop::NoMemory),
         };
-        let queued = neigh.queue(skb, &self.pool);
+        let queued = neigh.queue(skb, asker, &self.pool);
         if matches!(queued, Queued::Waits) {
             self.table.mark(hash);
         }
@@ -368,8 +384,8 @@ impl Neighbours {
                 0 => 0,
                 _ => neigh.notes.take(),
             };
-            let wanted = neigh.waiting() > 0;
-            if notes != 0 || wanted {
+            let wanted = neigh.asker();
+            if notes != 0 || wanted.is_some() {
                 f(Note {
                     gid: neigh.gid,
                     heard: notes & HEARD != 0,

@@ -24,7 +24,11 @@ use crate::{
         rcu::RcuArc, //
     },
     control::{
-        admission::QueryCap,
+        admission::{
+            Asker,
+            QueryCap,
+            Turns, //
+        },
         path::{
             Action,
             Event,
@@ -52,6 +56,34 @@ struct Entry {
     ah: Option<RcuArc<Ah>>,
     /// Why the last query failed; none since one was answered.
     error: Option<Error>,
+    /// On whose behalf it is asked for.
+    asker: Asker,
+}
+
+/// Queries that wait for a place, by id: ids rise, so the first came first.
+#[derive(Default)]
+struct Line {
+    map: RBTree<u64, Gid>,
+    count: usize,
+}
+
+impl Line {
+    fn add(&mut self, id: u64, gid: Gid) -> Result {
+        let node = RBTreeNode::new(id, gid, GFP_KERNEL)?;
+        drop(self.map.insert(node));
+        self.count += 1;
+        Ok(())
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Gid> {
+        let gid = self.map.remove(&id)?;
+        self.count = self.count.saturating_sub(1);
+        Some(gid)
+    }
+
+    fn first(&self) -> Option<u64> {
+        self.map.iter().next().map(|(id, _)| *id)
+    }
 }
 
 /// What debugfs shows of a path.
@@ -76,9 +108,11 @@ pub(crate) struct Paths {
     /// Those of a destination that does not answer.
     silent: u32,
     cap: QueryCap,
-    /// Queries that wait for a place, by id: ids rise, so the first came first.
-    backlog: RBTree<u64, Gid>,
-    waiting: usize,
+    /// Queries that wait on our own behalf.
+    own: Line,
+    /// Queries that wait on a stranger's.
+    strangers: Line,
+    turns: Turns,
     queries: KVec<Out>,
     deadline: Option<Millis>,
     /// The paths are not looked through before this.
@@ -94,8 +128,9 @@ impl Paths {
             count: 0,
             silent: 0,
             cap,
-            backlog: RBTree::new(),
-            waiting: 0,
+            own: Line::default(),
+            strangers: Line::default(),
+            turns: Turns::new(),
             queries: KVec::new(),
             deadline: None,
             not_before: Millis::ZERO,
@@ -104,7 +139,7 @@ impl Paths {
     }
 
     /// A packet waits for `gid`.
-    pub(crate) fn wanted(&mut self, cx: &mut Cx<'_>, gid: Gid) {
+    pub(crate) fn wanted(&mut self, cx: &mut Cx<'_>, gid: Gid, asker: Asker) {
         if self.map.get(&gid).is_none() {
             if Limit::PATHS.is_full(self.count) {
                 drop_waiting(cx, &gid, TxDrop::TableFull);
@@ -114,6 +149,7 @@ impl Paths {
                 machine: Path::new(Policy::DEFAULT),
                 ah: None,
                 error: None,
+                asker,
             };
             match RBTreeNode::new(gid, entry, GFP_KERNEL) {
                 Ok(node) => {
@@ -126,7 +162,24 @@ impl Paths {
                 }
             }
         }
+        if asker == Asker::Ourselves {
+            self.prefer(&gid);
+        }
         self.step(cx, &gid, Event::Wanted);
+    }
+
+    /// Our own traffic goes to `gid` after all.
+    fn prefer(&mut self, gid: &Gid) {
+        let Some(entry) = self.map.get_mut(gid) else {
+            return;
+        };
+        entry.asker = Asker::Ourselves;
+        // Without memory for it, it stays where it stands.
+        if let Some(id) = entry.machine.query_id() {
+            if self.strangers.map.get(&id).is_some() && self.own.add(id, *gid).is_ok() {
+                let _ = self.strangers.remove(id);
+            }
+        }
     }
 
     /// A frame came from `gid`.
@@ -174,21 +227,21 @@ impl Paths {
                     }
                     Action::DropPending(reason) => drop_waiting(cx, gid, reason),
                     Action::CancelQuery { id } => {
-                        if self.backlog.remove(&id).is_some() {
-                            self.waiting = self.waiting.saturating_sub(1);
-                        }
-                        if remove_query(&mut self.queries, id).is_some() {
+                        let _ = self.own.remove(id);
+                        let _ = self.strangers.remove(id);
+                        if let Some(out) = remove_query(&mut self.queries, id) {
                             self.cap.release();
                             if matches!(event, Event::Tick) {
-                                self.cap.unanswered();
+                                self.cap.unanswered(out.since, cx.now, cx.seq.random());
                             }
                         }
                     }
                     Action::StartQuery { id } => {
-                        if let Ok(node) = RBTreeNode::new(id, *gid, GFP_KERNEL) {
-                            drop(self.backlog.insert(node));
-                            self.waiting += 1;
-                        } else {
+                        let line = match entry.asker {
+                            Asker::Ourselves => &mut self.own,
+                            Asker::Stranger => &mut self.strangers,
+                        };
+                        if line.add(id, *gid).is_err() {
                             next = Some(Event::Failed {
                                 id,
                                 retryable: true,
@@ -203,14 +256,23 @@ impl Paths {
         }
     }
 
+    /// The query to hand over next, with a place taken for it.
+    fn next_query(&mut self, now: Millis) -> Option<(u64, Gid)> {
+        let (own, stranger) = (self.own.first(), self.strangers.first());
+        own.or(stranger)?;
+        if !self.cap.try_acquire(now) {
+            return None;
+        }
+        let (line, id) = match self.turns.next(own.is_some(), stranger.is_some())? {
+            Asker::Ourselves => (&mut self.own, own?),
+            Asker::Stranger => (&mut self.strangers, stranger?),
+        };
+        Some((id, line.remove(id)?))
+    }
+
     /// Hands queries to the resolver while there is room.
     fn admit(&mut self, cx: &mut Cx<'_>) {
-        while let Some((id, gid)) = self.backlog.iter().next().map(|(id, gid)| (*id, *gid)) {
-            if !self.cap.try_acquire() {
-                return;
-            }
-            let _ = self.backlog.remove(&id);
-            self.waiting = self.waiting.saturating_sub(1);
+        while let Some((id, gid)) = self.next_query(cx.now) {
             let started = cx
                 .iface
                 .resolver()
@@ -253,10 +315,12 @@ impl Paths {
             drop(self.queries.remove(at));
             self.cap.release();
             match &answer {
-                Err(e) if *e == ETIMEDOUT => self.cap.unanswered(),
+                Err(e) if *e == ETIMEDOUT => {
+                    self.cap.unanswered(since, cx.now, cx.seq.random());
+                }
                 Ok(_) | Err(_) => {
                     let latency = cx.now.saturating_sub(since);
-                    self.cap.answered(latency);
+                    self.cap.answered(latency, cx.now);
                     cx.pace.answered(latency);
                 }
             }
@@ -325,6 +389,7 @@ impl Paths {
 
     /// Asks for every path in use anew, keeping the handles meanwhile.
     pub(crate) fn refresh_all(&mut self, cx: &mut Cx<'_>, spread: Millis) {
+        self.cap.resume();
         self.step_where(cx, Event::Refresh { spread }, |_| true);
     }
 
@@ -336,6 +401,7 @@ impl Paths {
     /// Forgets all paths; what waits for them is dropped.
     pub(crate) fn flush_all(&mut self, cx: &mut Cx<'_>) {
         self.step_where(cx, Event::Flush, |_| true);
+        self.cap.resume();
         self.map = RBTree::new();
         self.count = 0;
     }
@@ -343,7 +409,7 @@ impl Paths {
     /// Feeds the machines whose deadline has come, and hands out queries. Looks at every path, and
     /// so not again before some milliseconds have passed when there are many.
     pub(crate) fn tick(&mut self, cx: &mut Cx<'_>) {
-        if self.deadline().is_some_and(|at| at.reached(cx.now)) {
+        if self.due().is_some_and(|at| at.reached(cx.now)) {
             let now = cx.now;
             self.deadline = None;
             self.step_where(cx, Event::Tick, |machine| {
@@ -357,9 +423,15 @@ impl Paths {
         self.admit(cx);
     }
 
+    /// When the machines are next looked at.
+    fn due(&self) -> Option<Millis> {
+        self.deadline.map(|at| at.max(self.not_before))
+    }
+
     /// When [`Paths::tick`] next has something to do.
     pub(crate) fn deadline(&self) -> Option<Millis> {
-        self.deadline.map(|at| at.max(self.not_before))
+        let waits = self.own.count + self.strangers.count > 0;
+        Millis::earliest(self.due(), self.cap.deadline().filter(|_| waits))
     }
 
     /// Forgets paths that no neighbour refers to: nothing goes there, and nobody waits for it.
@@ -398,7 +470,11 @@ impl Paths {
 
     /// How many queries wait, are out, and were ever started.
     pub(crate) fn queries(&self) -> (usize, usize, u64) {
-        (self.waiting, self.queries.len(), self.started)
+        (
+            self.own.count + self.strangers.count,
+            self.queries.len(),
+            self.started,
+        )
     }
 }
 

@@ -28,6 +28,7 @@ use super::{
 use crate::{
     base::rcu::RcuArc,
     control::{
+        admission::Asker,
         health::Concern,
         reason::TxDrop, //
     },
@@ -156,9 +157,14 @@ fn wait(
     guard: &Guard,
     more: bool,
 ) -> core::result::Result<(), TxDrop> {
+    let asker = if encap::is_answer(skb.head()) {
+        Asker::Stranger
+    } else {
+        Asker::Ourselves
+    };
     // It comes back through the queueing discipline, from its pseudo header on (TX-7).
     skb.push(&to.0).map_err(|_| TxDrop::NoMemory)?;
-    match iface.neighbours().wait(guard, &to.gid(), skb) {
+    match iface.neighbours().wait(guard, &to.gid(), skb, asker) {
         Queued::Waits => {
             Arc::<Interface>::from(iface).post(worker::NEIGHBOURS);
             Ok(())

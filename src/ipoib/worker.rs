@@ -293,13 +293,10 @@ fn take_notes(cx: &mut Cx<'_>, running: &mut Running) {
         if note.suspect {
             running.paths.suspect(cx, &note.gid);
         }
-        if !note.wanted {
-            continue;
-        }
-        if note.gid.is_multicast() {
-            running.groups.pending(cx, note.gid);
-        } else {
-            running.paths.wanted(cx, note.gid);
+        match note.wanted {
+            None => {}
+            Some(_) if note.gid.is_multicast() => running.groups.pending(cx, note.gid),
+            Some(asker) => running.paths.wanted(cx, note.gid, asker),
         }
     }
     make_room(cx, running);

@@ -116,6 +116,27 @@ pub fn is_for_one_host(bytes: &[u8]) -> bool {
 /// Where an ARP packet behind an encapsulation header says what it is.
 const ARP_OPERATION: usize = LEN + 6;
 
+/// The same for an IPv6 packet's next header, and for the type of an ICMPv6 message right behind the header.
+const NEXT_HEADER: usize = LEN + 6;
+const ICMPV6_TYPE: usize = LEN + 40;
+/// ICMPv6 as a next header, and its neighbour advertisement (RFC 4861, section 4.4).
+const ICMPV6: u8 = 58;
+const ADVERTISEMENT: u8 = 136;
+
+/// Whether an outgoing packet, encapsulation header first, does nothing but tell our address: an answer by ARP or a
+/// neighbour advertisement. The stack sends such to whoever asks, under whatever address.
+#[inline]
+pub fn is_answer(bytes: &[u8]) -> bool {
+    match parse(bytes) {
+        Some(EtherType::ARP) => octets(bytes, ARP_OPERATION) == Some([0, 2]),
+        Some(EtherType::IPV6) => {
+            octets(bytes, NEXT_HEADER) == Some([ICMPV6])
+                && octets(bytes, ICMPV6_TYPE) == Some([ADVERTISEMENT])
+        }
+        _ => false,
+    }
+}
+
 /// Whether an outgoing packet of [`TxClass::Resolution`], encapsulation header first, asks for an address.
 #[inline]
 pub fn is_request(bytes: &[u8]) -> bool {

@@ -396,6 +396,30 @@ fn packets_for_one_host() {
     assert!(!encap::is_for_one_host(&packet(EtherType::ARP, 16, 10)));
 }
 
+#[test]
+fn answers_that_tell_our_address() {
+    let mut arp = encap::build(EtherType::ARP).to_vec();
+    arp.extend([0, 32, 8, 0, 20, 4, 0, 2]);
+    assert!(encap::is_answer(&arp));
+    assert!(!encap::is_answer(&arp[..11]));
+    arp[11] = 1;
+    assert!(!encap::is_answer(&arp), "a request");
+
+    let mut ipv6 = encap::build(EtherType::IPV6).to_vec();
+    ipv6.resize(encap::LEN + 41, 0);
+    ipv6[encap::LEN + 6] = 58;
+    ipv6[encap::LEN + 40] = 136;
+    assert!(encap::is_answer(&ipv6));
+    assert!(!encap::is_answer(&ipv6[..encap::LEN + 40]));
+    ipv6[encap::LEN + 40] = 135;
+    assert!(!encap::is_answer(&ipv6), "a solicitation");
+    ipv6[encap::LEN + 40] = 136;
+    ipv6[encap::LEN + 6] = 17;
+    assert!(!encap::is_answer(&ipv6), "a datagram");
+    ipv6[..2].copy_from_slice(&[0x08, 0x00]);
+    assert!(!encap::is_answer(&ipv6), "IPv4");
+}
+
 proptest! {
     #[test]
     fn address_round_trip(octets: [u8; 20]) {

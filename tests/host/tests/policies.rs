@@ -74,15 +74,15 @@ fn ids_are_unique_and_not_zero() {
 #[test]
 fn query_cap() {
     let mut cap = QueryCap::new(2);
-    assert!(cap.try_acquire() && cap.try_acquire());
-    assert!(!cap.try_acquire());
+    assert!(cap.try_acquire(Millis::ZERO) && cap.try_acquire(Millis::ZERO));
+    assert!(!cap.try_acquire(Millis::ZERO));
     assert_eq!((cap.free(), cap.outstanding()), (0, 2));
     cap.release();
-    assert!(cap.try_acquire() && !cap.try_acquire());
+    assert!(cap.try_acquire(Millis::ZERO) && !cap.try_acquire(Millis::ZERO));
     // A release too many does not open a hole.
     let mut cap = QueryCap::new(0);
     cap.release();
-    assert!(cap.try_acquire() && !cap.try_acquire());
+    assert!(cap.try_acquire(Millis::ZERO) && !cap.try_acquire(Millis::ZERO));
 }
 
 #[test]
@@ -451,8 +451,8 @@ proptest! {
 fn a_fixed_cap_does_not_move() {
     let mut cap = QueryCap::new(4);
     for _ in 0..100 {
-        cap.answered(Millis::from_secs(1));
-        cap.unanswered();
+        cap.answered(Millis::from_secs(1), Millis::ZERO);
+        cap.unanswered(Millis::ZERO, Millis::ZERO, 0);
     }
     assert_eq!(cap.window(), 4);
 }
@@ -460,40 +460,74 @@ fn a_fixed_cap_does_not_move() {
 #[test]
 fn the_window_follows_the_answer_time() {
     let mut cap = QueryCap::adaptive(12);
-    assert_eq!(cap.window(), 4);
+    let now = Millis(50);
+    assert_eq!(cap.window(), 1);
     // One window of answers moves it by one, however fast they are.
-    for _ in 0..4 {
-        cap.answered(Millis::ZERO);
+    for _ in 0..1 + 2 + 3 + 4 {
+        cap.answered(Millis::ZERO, now);
     }
     assert_eq!(cap.window(), 5);
     for _ in 0..200 {
-        cap.answered(Millis(40));
+        cap.answered(Millis(40), now);
     }
     assert_eq!(cap.window(), 12, "not above the limit");
     for _ in 0..12 {
-        cap.answered(Millis(80));
+        cap.answered(Millis(80), now);
     }
     assert_eq!(cap.window(), 9);
     // In between nothing moves.
     for _ in 0..200 {
-        cap.answered(Millis(60));
+        cap.answered(Millis(60), now);
     }
     assert_eq!(cap.window(), 9);
     for _ in 0..9 {
-        assert!(cap.try_acquire());
+        assert!(cap.try_acquire(Millis::ZERO));
     }
-    cap.unanswered();
+    let (since, now) = (Millis(100), Millis(1200));
+    cap.unanswered(since, now, 0);
     assert_eq!((cap.window(), cap.free(), cap.outstanding()), (4, 0, 9));
-    // What is out stays out; nothing is let in until it fits again.
-    assert!(!cap.try_acquire());
+    // The others that went out before say the same.
+    cap.unanswered(since, now, 0);
+    assert_eq!(cap.window(), 4);
+    // What is out stays out; nothing is let in until it fits again, and the pause is over.
+    let end = cap.deadline().expect("a pause");
+    assert!(!cap.try_acquire(Millis(end.0 - 1)));
     for _ in 0..6 {
         cap.release();
     }
-    assert!(cap.try_acquire() && !cap.try_acquire());
+    assert!(!cap.try_acquire(Millis(end.0 - 1)));
+    assert!(cap.try_acquire(end) && !cap.try_acquire(end));
+    let mut at = end;
     for _ in 0..9 {
-        cap.unanswered();
+        at = Millis(at.0 + 20_000);
+        cap.unanswered(at, at, 0);
+        at = Millis(at.0 + 1);
     }
     assert_eq!(cap.window(), 1, "never shut");
+    let pause = cap.deadline().expect("a pause").saturating_sub(at);
+    assert!((3900..=8000).contains(&pause.0), "{pause}");
+    cap.answered(Millis(60), at);
+    assert_eq!(cap.deadline(), None, "an answer ends it");
+}
+
+#[test]
+fn a_gap_takes_over_where_one_query_is_too_many() {
+    let mut cap = QueryCap::adaptive(12);
+    let mut gaps = Vec::new();
+    for _ in 0..4 {
+        cap.answered(Millis(100), Millis(1000));
+        gaps.push(cap.deadline().map_or(0, |until| until.0 - 1000));
+    }
+    assert_eq!(gaps, [100, 200, 400, 400]);
+    assert!(!cap.try_acquire(Millis(1399)));
+    assert!(cap.try_acquire(Millis(1400)));
+    assert_eq!(cap.deadline(), None);
+    cap.release();
+    for _ in 0..9 {
+        assert_eq!(cap.window(), 1);
+        cap.answered(Millis(10), Millis(2000));
+    }
+    assert_eq!((cap.window(), cap.deadline()), (2, None));
 }
 
 #[test]
@@ -501,6 +535,8 @@ fn a_node_waits_as_long_as_its_lid_says() {
     let mut pace = Pace::new();
     assert_eq!(pace.turn(), Millis::ZERO, "no LID, no queue");
     pace.set_lid(10_000, 0);
+    assert_eq!(pace.turn(), Millis(20_000), "nobody has answered");
+    pace.answered(Millis::ZERO);
     assert_eq!(pace.turn(), Millis(10_000), "the shortest slot is 1 ms");
     pace.set_lid(10_000, 3);
     assert_eq!(
@@ -508,6 +544,7 @@ fn a_node_waits_as_long_as_its_lid_says() {
         Millis(1_250),
         "a port with 8 LIDs has one place"
     );
+    let mut pace = Pace::new();
     pace.set_lid(10_000, 0);
     pace.answered(Millis(10));
     assert_eq!(
@@ -532,16 +569,17 @@ fn a_node_waits_as_long_as_its_lid_says() {
 fn a_turn_comes_once() {
     let mut pace = Pace::new();
     pace.set_lid(100, 0);
+    // Nothing was answered yet: two milliseconds for each node.
     assert!(!pace.take_turn(Millis::NEVER), "nobody was called");
     pace.call(Millis(1000));
     pace.call(Millis(1050));
     assert_eq!(
         pace.deadline(),
-        Some(Millis(1100)),
+        Some(Millis(1200)),
         "a second call postpones nothing"
     );
-    assert!(!pace.take_turn(Millis(1099)));
-    assert!(pace.take_turn(Millis(1100)) && !pace.take_turn(Millis(1100)));
+    assert!(!pace.take_turn(Millis(1199)));
+    assert!(pace.take_turn(Millis(1200)) && !pace.take_turn(Millis(1200)));
     pace.call(Millis(2000));
     pace.cancel();
     assert!(!pace.take_turn(Millis::NEVER) && pace.deadline().is_none());
