@@ -3,19 +3,19 @@
 //! The connections of an interface: carries out what their machines (`control::conn`) decide, and serves
 //! those that peers ask for. All of it belongs to the worker.
 
+mod mail;
+mod watch;
+
 use kernel::{
-    new_mutex,
     prelude::*,
     rbtree::{
         RBTree,
         RBTreeNode, //
     },
-    sync::{
-        Arc,
-        Mutex, //
-    }, //
+    sync::Arc, //
 };
 
+pub(crate) use self::mail::Mail;
 use super::{
     interface::Interface,
     lane::{
@@ -26,10 +26,7 @@ use super::{
     passive::Passive,
     paths::Paths,
     walk::next_after,
-    worker::{
-        self,
-        Cx, //
-    }, //
+    worker::Cx, //
 };
 use crate::{
     base::{
@@ -49,12 +46,10 @@ use crate::{
     },
     rdma::{
         CmEvent,
-        CmHandler,
         CmId,
         CmPath,
         Listener,
         QpControl,
-        Request,
         Transport, //
     },
     wire::{
@@ -70,63 +65,22 @@ use crate::{
 
 /// The most connections that an interface sends over.
 const MAX_ACTIVE: usize = 1024;
-/// The most requests and events that may wait for the worker.
-const MAX_MAIL: usize = 8192;
-/// The most requests among them.
-const MAX_REQUESTS: usize = 512;
-
-/// Where callbacks leave what the worker has to look at.
-#[pin_data]
-pub(crate) struct Mail {
-    iface: Arc<Interface>,
-    #[pin]
-    boxes: Mutex<Boxes>,
-}
-
-#[derive(Default)]
-struct Boxes {
-    events: KVec<(u64, CmEvent)>,
-    requests: KVec<Request<Mail>>,
-    closed: bool,
-}
-
-impl CmHandler for Mail {
-    fn event(&self, id: u64, event: CmEvent) {
-        let mut boxes = self.boxes.lock();
-        if !boxes.closed && boxes.events.len() < MAX_MAIL {
-            // One that is lost for want of memory is made up for by a deadline.
-            let _ = boxes.events.push((id, event), GFP_KERNEL);
-        }
-        drop(boxes);
-        self.iface.post(worker::CONNECTION);
-    }
-
-    fn request(&self, request: Request<Self>) -> Result<(), Request<Self>> {
-        let mut boxes = self.boxes.lock();
-        if boxes.closed || boxes.requests.len() >= MAX_REQUESTS {
-            return Err(request);
-        }
-        if boxes.requests.reserve(1, GFP_KERNEL).is_err() {
-            return Err(request);
-        }
-        boxes
-            .requests
-            .push_within_capacity(request)
-            .map_err(|e| e.0)?;
-        drop(boxes);
-        self.iface.post(worker::CONNECTION);
-        Ok(())
-    }
-}
-
 /// What a connection that is being made or up consists of. Fields are dropped in this order: the peer is
 /// told before the queue pair goes.
 struct Parts {
     cm: CmId<Mail>,
     qp: QpControl,
     ear: Arc<Ear>,
-    /// Once it is up: the data path's half, and the tag of its completions.
-    up: Option<(RcuArc<TxConn>, u16)>,
+    up: Option<Up>,
+}
+
+/// What there is of a connection once it is up.
+struct Up {
+    /// The data path's half.
+    conn: RcuArc<TxConn>,
+    /// The tag of its completions.
+    tag: u16,
+    progress: watch::Progress,
 }
 
 /// One peer.
@@ -152,6 +106,8 @@ pub(crate) struct Conns {
     deadline: Option<Millis>,
     /// A peer waits for its path.
     hungry: bool,
+    /// When stopped transmit queues are looked at next.
+    watch: Option<Millis>,
 }
 
 impl Conns {
@@ -161,13 +117,7 @@ impl Conns {
     ///
     /// `ENOMEM`. That the service cannot be listened on costs no more than a warning.
     pub(crate) fn new(iface: &Arc<Interface>, lane: Arc<Lane>, max_frame: u32) -> Result<Self> {
-        let mail = Arc::pin_init(
-            pin_init!(Mail {
-                iface: iface.clone(),
-                boxes <- new_mutex!(Boxes::default(), "conn_mail"),
-            }),
-            GFP_KERNEL,
-        )?;
+        let mail = Mail::new(iface)?;
         let device = iface.port().rdma().device();
         let service = cm::service_id(iface.qpn());
         let listener = Listener::new(device, service, mail.clone())
@@ -192,6 +142,7 @@ impl Conns {
             path: None,
             deadline: None,
             hungry: false,
+            watch: None,
         })
     }
 
@@ -251,7 +202,7 @@ impl Conns {
                     }
                     Action::Publish { .. } => {
                         let up = self.map.get(gid).and_then(|entry| entry.parts.as_ref());
-                        if let Some((conn, _)) = up.and_then(|parts| parts.up.as_ref()) {
+                        if let Some(Up { conn, .. }) = up.and_then(|parts| parts.up.as_ref()) {
                             cx.iface
                                 .neighbours()
                                 .publish_conn(gid, conn, link, |list| cx.send(list));
@@ -305,7 +256,7 @@ impl Conns {
         if self.ids.remove(&id).is_some() {
             self.attempts = self.attempts.saturating_sub(1);
         }
-        if let Some((conn, tag)) = parts.up.take() {
+        if let Some(Up { conn, tag, .. }) = parts.up.take() {
             let sends = conn.shut();
             let done = self.lane.remove(tag);
             if let (Some(mut sends), Some(mut done)) = (sends, done) {
@@ -369,19 +320,18 @@ impl Conns {
                 return Err(e);
             }
         };
-        parts.up = Some((conn, tag));
+        let progress = watch::Progress::new(cx.now);
+        parts.up = Some(Up {
+            conn,
+            tag,
+            progress,
+        });
         parts.cm.confirm()
     }
 
     /// Takes what callbacks and the data path have left.
     pub(crate) fn look(&mut self, cx: &mut Cx<'_>) {
-        let (events, requests) = {
-            let mut boxes = self.mail.boxes.lock();
-            (
-                core::mem::take(&mut boxes.events),
-                core::mem::take(&mut boxes.requests),
-            )
-        };
+        let (events, requests) = self.mail.take();
         for (id, event) in events {
             let Some(gid) = self.ids.get(&id).copied() else {
                 self.passive.event(id, event, cx.now);
@@ -415,6 +365,7 @@ impl Conns {
             }
         }
         self.passive.take_failed(cx.now, broken);
+        self.note_brakes(cx.now);
         if !cx.iface.connected() {
             self.flush(cx);
         }
@@ -436,6 +387,7 @@ impl Conns {
     /// Feeds the machines whose deadline has come, or whose path.
     pub(crate) fn tick(&mut self, cx: &mut Cx<'_>, paths: &Paths) {
         self.passive.tick(cx.now);
+        self.watch_brakes(cx);
         if !self.hungry && !self.deadline.is_some_and(|at| at.reached(cx.now)) {
             return;
         }
@@ -463,7 +415,8 @@ impl Conns {
 
     /// When [`Conns::tick`] next has something to do.
     pub(crate) fn deadline(&self) -> Option<Millis> {
-        Millis::earliest(self.deadline, self.passive.deadline())
+        let own = Millis::earliest(self.deadline, self.watch);
+        Millis::earliest(own, self.passive.deadline())
     }
 
     /// Ends connections that no neighbour refers to, and those over which nothing has come for long.
@@ -483,13 +436,7 @@ impl Conns {
     pub(crate) fn close_all(&mut self, cx: &mut Cx<'_>) {
         // No request comes any more when this is gone.
         drop(self.listener.take());
-        let left = {
-            let mut boxes = self.mail.boxes.lock();
-            let left = core::mem::take(&mut *boxes);
-            boxes.closed = true;
-            left
-        };
-        drop(left);
+        self.mail.close();
         self.flush(cx);
         self.passive.close_all();
     }
@@ -498,7 +445,7 @@ impl Conns {
     pub(crate) fn for_each(&self, mut f: impl FnMut(&Gid, &Conn, Option<u32>)) {
         for (gid, entry) in self.map.iter() {
             let up = entry.parts.as_ref().and_then(|parts| parts.up.as_ref());
-            f(gid, &entry.machine, up.map(|(conn, _)| conn.max_frame));
+            f(gid, &entry.machine, up.map(|up| up.conn.max_frame));
         }
     }
 

@@ -81,6 +81,8 @@ impl Ethtool for Interface {
                 ("tx_bytes", &stats.tx_bytes),
                 ("tx_failed", &stats.tx_failed),
                 ("tx_lost", &stats.tx_lost),
+                ("stops", &stats.stops),
+                ("timeouts", &stats.timeouts),
                 ("polls", &stats.polls),
             ] {
                 f(fmt!("connected_{}", name), counter.get());

@@ -7,6 +7,7 @@
 //! belongs to. What is under way on all connections together is bounded by credits, so that the send
 //! completion queue cannot overflow.
 
+mod brake;
 mod ear;
 mod hardware;
 mod txconn;
@@ -34,7 +35,7 @@ use kernel::{
     },
 };
 
-use self::txconn::Brake;
+use self::brake::Brake;
 use super::{
     interface::Interface,
     rx,
@@ -95,6 +96,8 @@ pub(crate) struct Shared {
     credits: Atomic<i64>,
     most: i64,
     brake: Brake,
+    /// Transmit queues have been stopped since the worker last looked.
+    braked: Flags,
     /// Seconds when something last came in over connections.
     marks: [Atomic<u32>; MARKS],
     /// How often the poll has found the receive queue empty.
@@ -156,6 +159,7 @@ impl Lane {
                 credits: Atomic::new(limit.into()),
                 most: limit.into(),
                 brake: Brake::new(),
+                braked: Flags::new(),
                 marks: [const { Atomic::new(0) }; MARKS],
                 rounds: Atomic::new(0),
                 starving: Flags::new(),
@@ -282,6 +286,18 @@ impl Lane {
         self.shared.rounds.load(Relaxed)
     }
 
+    /// Whether transmit queues have been stopped since this was last asked. Only for the worker.
+    pub(crate) fn take_braked(&self) -> bool {
+        self.shared.braked.take() != 0
+    }
+
+    /// Ends stops for want of credits that have lasted for too long; whether there are any, or were. Only for
+    /// the worker.
+    pub(crate) fn ease(&self, dev: &Device) -> bool {
+        self.shared.brake.overdue(dev);
+        self.shared.brake.engaged()
+    }
+
     /// Whether a completion queue has failed since this was last asked: completions are missing.
     pub(crate) fn take_broken(&self) -> bool {
         self.shared.broken.take() != 0
@@ -346,6 +362,9 @@ impl Inner {
                     one.conn.ear.fail();
                 }
                 let conn = &one.conn;
+                if done.is_ok() {
+                    conn.completed.fetch_add(1, Relaxed);
+                }
                 let room = one.done.capacity().saturating_sub(one.done.used());
                 conn.brake
                     .release(&self.dev, || conn.ring.may_wake(room as u32));

@@ -294,11 +294,18 @@ fn send(
 ) -> core::result::Result<(), TxDrop> {
     let shared = &queue.shared;
     if !shared.running() {
+        // Woken by who knows nothing of this queue pair, such as a connection. Whoever starts it wakes the queue.
+        let _ = ops.stop_unless(|| shared.running());
         return Err(TxDrop::NotReady);
     }
     let Some(sends) = &mut side.sends else {
         return Err(TxDrop::NotReady);
     };
+    if sends.free_slots() == 0 && !sends.is_broken() {
+        // As above; completions wake it.
+        let _ = ops.stop_unless(|| shared.ring.may_wake(sends.free_slots() as u32));
+        return Err(TxDrop::QueueFull);
+    }
     if skb.has_frag_list() || skb.segments() > sends.max_segments() {
         skb.linearize().map_err(|_| TxDrop::Linearize)?;
     }

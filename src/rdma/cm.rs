@@ -388,7 +388,7 @@ impl<H: CmHandler> CmId<H> {
         // SAFETY: The id is ours, and both places are writable.
         to_result(unsafe { sys::ib_cm_init_qp_attr(self.raw(), &mut attr, &mut mask) })?;
         tune(&mut attr);
-        qp.modify(&mut attr, sys::ib_qp_attr_mask(mask as _))
+        qp.modify(&mut attr, sys::ib_qp_attr_mask(mask as u32))
     }
 
     fn raw(&self) -> *mut sys::ib_cm_id {

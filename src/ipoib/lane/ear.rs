@@ -56,9 +56,14 @@ impl Ear {
         self.said.get() & LAST_WQE != 0
     }
 
+    /// Has the worker look at the connections.
+    pub(crate) fn alert(&self) {
+        self.iface.post(worker::CONNECTION);
+    }
+
     fn say(&self, what: u32) {
         if self.said.set(what) & what == 0 {
-            self.iface.post(worker::CONNECTION);
+            self.alert();
         }
     }
 }

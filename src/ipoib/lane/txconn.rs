@@ -7,7 +7,6 @@ use kernel::{
     sync::{
         atomic::{
             Atomic,
-            Full,
             Relaxed, //
         },
         Arc, //
@@ -15,6 +14,7 @@ use kernel::{
 };
 
 use super::{
+    brake::Brake,
     Ear,
     Lane, //
 };
@@ -33,10 +33,7 @@ use crate::{
     net::{
         device::Device,
         skb::SkBuff,
-        txq::{
-            TxOps,
-            TxQueue, //
-        }, //
+        txq::TxOps, //
     },
     rdma::{
         SendError,
@@ -47,45 +44,6 @@ use crate::{
 
 /// A ring stops its queues when fewer slots than this are free.
 const STOP_BELOW: u32 = 2;
-
-/// Transmit queues that have been stopped for want of room somewhere.
-pub(super) struct Brake(Atomic<u64>);
-
-impl Brake {
-    pub(super) const fn new() -> Self {
-        Self(Atomic::new(0))
-    }
-
-    /// Stops the queue `index`, whose lock is held, unless there is room after all.
-    pub(super) fn stop(&self, ops: &mut TxOps, index: u16, room: impl Fn() -> bool) -> bool {
-        ops.stop_unless(|| {
-            // Behind the stop, so that whoever sees the bit can take the stop back; before the
-            // second look, so that who frees room later sees the bit.
-            let bit = 1_u64.checked_shl(index.into()).unwrap_or(0);
-            let mut old = self.0.load(Relaxed);
-            while let Err(now) = self.0.cmpxchg(old, old | bit, Full) {
-                old = now;
-            }
-            room()
-        })
-    }
-
-    /// Lets all stopped queues go on, if there is room. To be called after room has been made.
-    pub(super) fn release(&self, dev: &Device, room: impl FnOnce() -> bool) {
-        // Fully ordered: either we see the bit, or its setter sees the room.
-        if self.0.cmpxchg(0, 0, Full).is_ok() || !room() {
-            return;
-        }
-        let mut stopped = self.0.xchg(0, Full);
-        while stopped != 0 {
-            let index = stopped.trailing_zeros();
-            stopped &= stopped.wrapping_sub(1);
-            if let Some(txq) = TxQueue::new(dev, index as u16) {
-                txq.wake();
-            }
-        }
-    }
-}
 
 /// The sending end of a connection, for the data path.
 #[pin_data]
@@ -98,6 +56,8 @@ pub(crate) struct TxConn {
     pub(crate) max_frame: u32,
     pub(super) ring: Ring,
     pub(super) brake: Brake,
+    /// Sends that have completed.
+    pub(super) completed: Atomic<u32>,
     pub(super) ear: Arc<Ear>,
     #[pin]
     sends: SpinLockBh<Option<SendQueue<SkBuff>>>,
@@ -119,6 +79,7 @@ impl TxConn {
                 max_frame,
                 ring,
                 brake: Brake::new(),
+                completed: Atomic::new(0),
                 ear,
                 sends <- new_spinlock_bh!(Some(sends), "conn_sends"),
             }),
@@ -150,7 +111,7 @@ impl TxConn {
         let shared = &lane.shared;
         if shared.credits.fetch_sub(1, Relaxed) <= 0 {
             shared.credits.fetch_add(1, Relaxed);
-            shared.brake.stop(ops, index, || shared.roomy());
+            self.brake(lane, &shared.brake, ops, index, || shared.roomy());
             return Err(TxDrop::QueueFull);
         }
         skb.detach();
@@ -162,7 +123,12 @@ impl TxConn {
             SendError::Broken | SendError::WrongDomain | SendError::Lso => TxDrop::Post,
         });
         if let Err(reason) = pushed {
+            drop(guard);
             shared.credits.fetch_add(1, Relaxed);
+            if reason == TxDrop::QueueFull {
+                // Whoever woke the queue did not know of this ring.
+                self.brake(lane, &self.brake, ops, index, || self.roomy());
+            }
             return Err(reason);
         }
         if sends.flush().is_err() {
@@ -173,16 +139,51 @@ impl TxConn {
         let free = sends.free_slots() as u32;
         drop(guard);
         if self.ring.must_stop(free) {
-            self.brake.stop(ops, index, || {
-                let mut guard = self.sends.lock();
-                (*guard)
-                    .as_mut()
-                    .is_none_or(|sends| self.ring.may_wake(sends.free_slots() as u32))
-            });
+            self.brake(lane, &self.brake, ops, index, || self.roomy());
         }
         if shared.credits.load(Relaxed) <= 0 {
-            shared.brake.stop(ops, index, || shared.roomy());
+            self.brake(lane, &shared.brake, ops, index, || shared.roomy());
         }
         Ok(())
+    }
+
+    /// Whether a queue that waits for this ring may go on.
+    fn roomy(&self) -> bool {
+        let mut guard = self.sends.lock();
+        (*guard)
+            .as_mut()
+            .is_none_or(|sends| self.ring.may_wake(sends.free_slots() as u32))
+    }
+
+    fn brake(
+        &self,
+        lane: &Lane,
+        brake: &Brake,
+        ops: &mut TxOps,
+        index: u16,
+        room: impl Fn() -> bool,
+    ) {
+        if brake.stop(ops, index, room) {
+            lane.shared.stats.stops.add(1);
+            if lane.shared.braked.set(1) == 0 {
+                self.ear.alert();
+            }
+        }
+    }
+
+    /// Ends stops of transmit queues for this connection that have lasted for too long; whether there are
+    /// any, or were. Only for the worker.
+    pub(crate) fn ease(&self, dev: &Device) -> bool {
+        self.brake.overdue(dev);
+        self.brake.engaged()
+    }
+
+    /// How many sends have completed, modulo 2^32, and how many are under way.
+    pub(crate) fn progress(&self) -> (u32, usize) {
+        let mut guard = self.sends.lock();
+        let pending = (*guard).as_mut().map_or(0, |sends| {
+            sends.capacity().saturating_sub(sends.free_slots())
+        });
+        (self.completed.load(Relaxed), pending)
     }
 }
