@@ -10,6 +10,7 @@
 mod brake;
 mod ear;
 mod hardware;
+mod receive;
 mod txconn;
 
 pub(crate) use self::{
@@ -28,19 +29,19 @@ use kernel::{
         aref::ARef,
         atomic::{
             Atomic,
-            Full,
             Relaxed, //
         },
         Arc, //
     },
 };
 
-use self::brake::Brake;
+use self::{
+    brake::Brake,
+    receive::Receives, //
+};
 use super::{
     interface::Interface,
-    rx,
-    stats::QueueStats,
-    worker, //
+    stats::QueueStats, //
 };
 use crate::{
     base::{
@@ -64,12 +65,11 @@ use crate::{
     },
     rdma::{
         CqPoller,
+        Lender,
         SendCompletions,
-        SrqQueue,
         Wc, //
     },
     wire::{
-        encap,
         rx::RxDrop, //
     },
 };
@@ -137,15 +137,11 @@ struct Inner {
     shared: Arc<Shared>,
     send_cq: CqPoller,
     recv_cq: CqPoller,
-    recvs: Option<Receives>,
+    /// By the tag of their completions.
+    recvs: RBTree<u16, Receives>,
+    /// Not all buffers are lent that should be.
+    short: bool,
     wcs: [Wc; BATCH],
-}
-
-/// The buffers of all receiving ends.
-struct Receives {
-    queue: SrqQueue<BigBuf>,
-    regions: usize,
-    target: usize,
 }
 
 impl Lane {
@@ -187,7 +183,8 @@ impl Lane {
             shared: self.shared.clone(),
             send_cq,
             recv_cq,
-            recvs: None,
+            recvs: RBTree::new(),
+            short: false,
             wcs: Wc::blanks(),
         });
     }
@@ -212,26 +209,50 @@ impl Lane {
         }
     }
 
-    /// Gives the poll buffers to lend, and lends them. May sleep.
-    pub(crate) fn open_receives(&self, queue: SrqQueue<BigBuf>, regions: usize, target: usize) {
+    /// Has the poll lend buffers of `regions` regions, `target` of them. Returns what [`Lane::close_receives`]
+    /// is to be told. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`; `EEXIST` if the numbers of queues have come round to one that is in use.
+    pub(crate) fn open_receives(
+        &self,
+        lender: Lender<BigBuf>,
+        regions: usize,
+        target: usize,
+    ) -> Result<u16> {
+        let tag = lender.tag();
+        let recvs = Receives {
+            lender,
+            regions,
+            target,
+        };
+        let node = RBTreeNode::new(tag, recvs, GFP_KERNEL)?;
         let mut napi = self.napi.disable();
+        let mut refused = Some(node);
         if let Some(inner) = napi.state().0.as_mut() {
-            inner.recvs = Some(Receives {
-                queue,
-                regions,
-                target,
-            });
-            inner.refill();
+            if inner.recvs.get(&tag).is_none() {
+                if let Some(node) = refused.take() {
+                    drop(inner.recvs.insert(node));
+                }
+                inner.refill();
+            }
         }
         napi.enable();
+        match refused {
+            None => Ok(tag),
+            Some(_) => Err(EEXIST),
+        }
     }
 
-    /// Takes the buffers from the poll. No receiving end is left. May sleep.
-    pub(crate) fn close_receives(&self, running: bool) {
+    /// Takes buffers from the poll, which nothing takes any more. May sleep.
+    pub(crate) fn close_receives(&self, tag: u16, running: bool) {
         let mut napi = self.napi.disable();
         let recvs = napi.state().0.as_mut().and_then(|inner| {
-            inner.discard();
-            inner.recvs.take()
+            if !running {
+                inner.discard();
+            }
+            inner.recvs.remove_node(&tag)
         });
         if running {
             napi.enable();
@@ -246,8 +267,16 @@ impl Lane {
         let tag = done.tag();
         let conn = conn.clone();
         let node = RBTreeNode::new(tag, Sending { done, conn }, GFP_KERNEL)?;
-        let old = self.shared.sending.lock().insert(node);
-        drop(old);
+        let mut sending = self.shared.sending.lock();
+        if sending.get(&tag).is_some() {
+            // The numbers have come round: the next attempt gets another.
+            drop(sending);
+            drop(node);
+            return Err(EEXIST);
+        }
+        let none = sending.insert(node);
+        drop(sending);
+        drop(none);
         Ok(tag)
     }
 
@@ -384,92 +413,15 @@ impl Inner {
         shared.brake.release(&self.dev, || shared.roomy());
     }
 
-    fn poll_receives(&mut self, cx: &mut Context<'_>, budget: usize) -> usize {
-        let mut done = 0;
-        while done < budget {
-            let room = (budget - done).min(BATCH);
-            let Some(wcs) = self.wcs.get_mut(..room) else {
-                break;
-            };
-            let n = self.recv_cq.poll(wcs);
-            for i in 0..n {
-                self.received(cx, i);
-            }
-            done += n;
-            if n < room {
-                self.shared.rounds.fetch_add(1, Full);
-                break;
-            }
-        }
-        self.refill();
-        done
-    }
-
-    fn received(&mut self, cx: &mut Context<'_>, i: usize) {
-        let stats = &self.shared.stats;
-        let (Some(wc), Some(recvs)) = (self.wcs.get(i), &mut self.recvs) else {
-            return;
-        };
-        let Some(mut buf) = recvs.queue.complete(wc) else {
-            stats.rx_drop(RxDrop::BadCompletion);
-            return;
-        };
-        if !wc.status().is_success() {
-            if !wc.status().is_flushed() {
-                stats.rx_drop(RxDrop::CompletionError);
-                rx::warn_completion(&self.dev, wc, "cm recv", 0);
-            }
-        } else {
-            if let Some(mark) = self.shared.mark(wc.qp_key()) {
-                let now = now_secs();
-                if mark.load(Relaxed) != now {
-                    mark.store(now, Relaxed);
-                }
-            }
-            let len = wc.byte_len() as usize;
-            match check(buf.start(), len) {
-                Ok(ethertype) => match buf.take(&self.dev, len, ethertype.0, 0) {
-                    Some(skb) => {
-                        stats.rx_packets.add(1);
-                        stats.rx_bytes.add((len - encap::LEN) as u64);
-                        cx.receive(skb);
-                    }
-                    None => stats.rx_drop(RxDrop::NoMemory),
-                },
-                Err(reason) => stats.rx_drop(reason),
-            }
-        }
-        // Lost only if it cannot be mapped any more; `refill` makes another.
-        let _ = recvs.queue.push(buf);
-    }
-
-    /// Lends as many buffers as there should be.
-    fn refill(&mut self) {
-        let Some(recvs) = &mut self.recvs else {
-            return;
-        };
-        while recvs.queue.lent() < recvs.target {
-            let pushed =
-                BigBuf::new(recvs.regions).is_some_and(|buf| recvs.queue.push(buf).is_ok());
-            if !pushed {
-                if self.shared.starving.set(1) == 0 {
-                    self.iface.post(worker::CONNECTION);
-                }
-                break;
-            }
-        }
-    }
-
     /// Takes all completions and throws away what has come. NAPI is disabled.
     fn discard(&mut self) {
         self.poll_sends(drop);
         loop {
             let n = self.recv_cq.poll(&mut self.wcs);
             for wc in self.wcs.iter().take(n) {
-                let buf = self
-                    .recvs
-                    .as_mut()
-                    .and_then(|recvs| recvs.queue.complete(wc));
+                let recvs = self.recvs.get_mut(&wc.tag());
+                let buf = recvs.and_then(|recvs| recvs.lender.complete(wc));
+                self.short |= buf.is_some();
                 if buf.is_some() && wc.status().is_success() {
                     self.shared.stats.rx_drop(RxDrop::Flushed);
                 }
@@ -478,21 +430,5 @@ impl Inner {
                 break;
             }
         }
-    }
-}
-
-/// Checks a message: long enough, and of an ethertype.
-fn check(start: &[u8], len: usize) -> core::result::Result<encap::EtherType, RxDrop> {
-    if len < encap::LEN {
-        return Err(RxDrop::TooShort);
-    }
-    if len == encap::LEN {
-        return Err(RxDrop::Empty);
-    }
-    let ethertype = encap::parse(start).ok_or(RxDrop::TooShort)?;
-    if ethertype.is_ethertype() {
-        Ok(ethertype)
-    } else {
-        Err(RxDrop::BadEtherType)
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! The connections that peers send over: receiving ends on one shared receive queue.
+//! The connections that peers send over: receiving ends on one shared receive queue or, where the device has
+//! none, each with buffers of its own.
 //!
 //! An end is taken down in steps, so that no buffer of the shared queue is lost with it: to the error
 //! state, until the device says that it takes no more buffers, until the poll has seen everything that
@@ -33,10 +34,10 @@ use crate::{
     rdma::{
         CmEvent,
         CmId,
+        Lender,
         QpControl,
         Request,
         Srq,
-        SrqQueue,
         Transport, //
     },
     wire::{
@@ -46,8 +47,6 @@ use crate::{
     },
 };
 
-/// The most connections that peers may have to an interface.
-const MAX: usize = 4096;
 /// An end over which nothing has come for so long, in seconds, is taken down (CM-27).
 const IDLE_SECS: u32 = 512;
 /// How long the device may take to let go of buffers.
@@ -74,10 +73,23 @@ enum State {
     },
 }
 
+/// Buffers of one end in the poll's hands. The drop takes them from there; it may sleep.
+struct OwnBuffers {
+    lane: Arc<Lane>,
+    tag: u16,
+}
+
+impl Drop for OwnBuffers {
+    fn drop(&mut self) {
+        self.lane.close_receives(self.tag, true);
+    }
+}
+
 /// One end. Fields are dropped in this order.
 struct End {
     cm: CmId<Mail>,
     qp: QpControl,
+    own: Option<OwnBuffers>,
     ear: Arc<Ear>,
     peer: (Gid, Option<Qpn>),
     state: State,
@@ -90,8 +102,8 @@ impl End {
             self.state = State::Draining {
                 until: now.saturating_add(DRAIN),
             };
-            if self.qp.to_err().is_err() {
-                // There is nothing to wait for.
+            if self.qp.to_err().is_err() || self.own.is_some() {
+                // There is nothing to wait for: buffers of its own go with it.
                 self.ear.finish();
             }
         }
@@ -101,7 +113,8 @@ impl End {
 /// All of them.
 pub(crate) struct Passive {
     lane: Arc<Lane>,
-    srq: Option<Srq>,
+    /// The shared receive queue, and what the lane knows its buffers by.
+    srq: Option<(Srq, u16)>,
     ends: KVec<End>,
     refused: u64,
     refill: Option<Millis>,
@@ -161,39 +174,53 @@ impl Passive {
         if !request.reliable {
             return Err(EINVAL);
         }
-        if self.ends.len() >= MAX {
+        if self.ends.len() >= hw.ends {
             return Err(ENOSPC);
         }
         self.ends.reserve(1, GFP_KERNEL)?;
-        let srq = self.receive_queue(hw)?;
+        if hw.shared {
+            self.open_shared(hw)?;
+        }
         let ear = Ear::new(cx.iface)?;
-        let mut qp = hw.queue_pair(Transport::Receiver(&srq), ear.clone())?;
+        let srq = self.srq.as_ref().map(|(srq, _)| srq);
+        let mut qp = hw.queue_pair(Transport::Receiver(srq), ear.clone())?;
         let cm = request.id;
         let psn = time::random_u32() & 0xff_ffff;
         cm.prepare_receiver(&mut qp, psn)?;
-        self.lane.touch(qp.qp().key());
-        cm.accept(&qp, psn, about_us)?;
-        let end = End {
+        let mut end = End {
             cm,
             qp,
+            own: None,
             ear,
             peer: (request.gid, request.data.map(|data| data.qpn)),
             state: State::Live,
         };
+        if !hw.shared {
+            let lender = Lender::own(end.qp.qp(), hw.buffers, hw.regions)?;
+            let buffers = hw.buffers.into();
+            let tag = self.lane.open_receives(lender, hw.regions, buffers)?;
+            end.own = Some(OwnBuffers {
+                lane: self.lane.clone(),
+                tag,
+            });
+        }
+        self.lane.touch(end.qp.qp().key());
+        end.cm.accept(&end.qp, psn, about_us, hw.shared)?;
         self.ends.push_within_capacity(end).map_err(|_| ENOMEM)
     }
 
-    /// The shared receive queue, made and filled for the first that needs it.
-    fn receive_queue(&mut self, hw: &LaneHardware) -> Result<Srq> {
-        if let Some(srq) = &self.srq {
-            return Ok(srq.clone());
+    /// Makes and fills the shared receive queue, for the first that needs it.
+    fn open_shared(&mut self, hw: &LaneHardware) -> Result {
+        if self.srq.is_some() {
+            return Ok(());
         }
-        let queue = SrqQueue::create(&hw.pd, hw.buffers, hw.regions)?;
-        let srq = queue.srq().clone();
-        self.lane
-            .open_receives(queue, hw.regions, hw.buffers.into());
-        self.srq = Some(srq.clone());
-        Ok(srq)
+        let lender = Lender::shared(&hw.pd, hw.buffers, hw.regions)?;
+        let srq = lender.srq().ok_or(EINVAL)?.clone();
+        let tag = self
+            .lane
+            .open_receives(lender, hw.regions, hw.buffers.into())?;
+        self.srq = Some((srq, tag));
+        Ok(())
     }
 
     /// Something has happened to a connection.
@@ -276,8 +303,10 @@ impl Passive {
                 self.draining = true;
             }
         }
-        if self.ends.is_empty() && self.srq.take().is_some() {
-            self.lane.close_receives(true);
+        if self.ends.is_empty() {
+            if let Some((_srq, tag)) = self.srq.take() {
+                self.lane.close_receives(tag, true);
+            }
         }
     }
 
@@ -294,10 +323,14 @@ impl Passive {
             }
             fsleep(Delta::from_millis(1));
         }
+        // Before polling ends, which this would begin anew.
+        for end in self.ends.iter_mut() {
+            end.own = None;
+        }
         self.lane.stop();
         self.ends = KVec::new();
-        if self.srq.take().is_some() {
-            self.lane.close_receives(false);
+        if let Some((_srq, tag)) = self.srq.take() {
+            self.lane.close_receives(tag, false);
         }
     }
 
@@ -308,6 +341,6 @@ impl Passive {
 
     /// Whether there are buffers.
     pub(crate) fn filled(&self) -> bool {
-        self.srq.is_some()
+        self.srq.is_some() || self.ends.iter().any(|end| end.own.is_some())
     }
 }

@@ -308,13 +308,19 @@ impl<H: CmHandler> CmId<H> {
         to_result(unsafe { sys::ib_send_cm_req(self.raw(), &mut param) })
     }
 
-    /// Accepts a request for `qp`, which receives through a shared queue, from packet number `psn` on
-    /// (CM-6). Sleeps.
+    /// Accepts a request for `qp`, which receives through a shared queue or (`shared` is false) its own, from
+    /// packet number `psn` on (CM-6). Sleeps.
     ///
     /// # Errors
     ///
     /// `EINVAL` if the exchange is over, what the device says.
-    pub(crate) fn accept(&self, qp: &QpControl, psn: u32, data: &PrivateData) -> Result {
+    pub(crate) fn accept(
+        &self,
+        qp: &QpControl,
+        psn: u32,
+        data: &PrivateData,
+        shared: bool,
+    ) -> Result {
         let private = data.build();
         let mut param = sys::ib_cm_rep_param {
             qp_num: qp.qp().num().get(),
@@ -323,7 +329,7 @@ impl<H: CmHandler> CmId<H> {
             private_data_len: PrivateData::LEN as u8,
             // What the peer will do when we have no buffer, whatever it said.
             rnr_retry_count: RNR_RETRIES,
-            srq: 1,
+            srq: shared.into(),
             ..Default::default()
         };
         // SAFETY: The id is ours; what the parameters point to is copied.

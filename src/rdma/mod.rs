@@ -55,7 +55,7 @@ pub(crate) use self::{
     resolve::{GidResolution, ResolveHandler, Resolved},
     sa::{GroupRecord, JoinHandler, JoinRequest, PathHandler, PathRecord, PathRequest, SaClient},
     send::{Lso, Offload, SendCompletions, SendError, SendQueue, LSO_HEADERS},
-    srq::{Srq, SrqQueue},
+    srq::{Lender, Srq},
     wc::{Wc, WcStatus},
 };
 

@@ -311,7 +311,8 @@ impl QpControl {
                 }
             }
             Transport::Sender => {}
-            Transport::Receiver(srq) => {
+            Transport::Receiver(None) => {}
+            Transport::Receiver(Some(srq)) => {
                 if !srq.pd().device().same_as(pd.device()) {
                     return Err(EINVAL);
                 }

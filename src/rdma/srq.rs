@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Shared receive queues: buffers that whichever connection needs one takes.
+//! Buffers for messages that come over connections, and shared receive queues: there whichever connection
+//! needs a buffer takes one.
 //!
 //! Requests of different queue pairs complete in any order, so buffers are found by slot, not by
 //! sequence.
@@ -19,9 +20,10 @@ use kernel::{
 };
 
 use super::{
+    device::DeviceHandle,
     dma::{Direction, DmaDevice},
     pd::Pd,
-    qp::Kept,
+    qp::{Kept, Qp},
     wc::{Wc, WrTag},
 };
 use crate::{
@@ -81,11 +83,11 @@ unsafe fn unmap<B: PagedBuffer>(dma: DmaDevice, buffer: &B, addrs: &[u64]) {
     }
 }
 
-/// The slots, kept by the shared receive queue until it is destroyed.
+/// The slots, kept until the queue is destroyed that takes from them.
 ///
 /// # Invariants
 ///
-/// Only the [`SrqQueue`] that made the value accesses `slots`, while it exists.
+/// Only the [`Lender`] that made the value accesses `slots`, while it exists.
 struct Slots<B: PagedBuffer> {
     slots: UnsafeCell<KVVec<Slot<B>>>,
     dma: DmaDevice,
@@ -157,64 +159,48 @@ impl Srq {
     }
 }
 
-/// The one who lends buffers to a shared receive queue. Lives with the poll; nothing but the creation
-/// and the drop sleeps.
+/// Where buffers are lent to.
+enum Taker {
+    /// A shared receive queue, by the device's own method.
+    Shared(Srq, PostSrqRecv),
+    /// The receive queue of one connection.
+    Own(Qp),
+}
+
+/// The one who lends buffers to a shared receive queue, or to that of a single connection. Lives with the
+/// poll; nothing but the creation and the drop sleeps.
 ///
 /// # Invariants
 ///
-/// - `slots` is the array of `count` slots in `_kept`, which `srq` keeps.
+/// - `slots` is the array of `count` slots in `_kept`, which `taker` keeps.
 /// - `free` holds the numbers of all slots without a buffer, and has room for all.
-pub(crate) struct SrqQueue<B: PagedBuffer + 'static> {
+pub(crate) struct Lender<B: PagedBuffer + 'static> {
     slots: NonNull<Slot<B>>,
     count: u16,
     free: KVVec<u16>,
-    post: PostSrqRecv,
     regions: usize,
     lkey: u32,
     dma: DmaDevice,
     tag: WrTag,
     _kept: Arc<Slots<B>>,
-    srq: Srq,
+    taker: Taker,
 }
 
 // SAFETY: The pointer is to memory that only this value uses; everything else is `Send`.
-unsafe impl<B: PagedBuffer> Send for SrqQueue<B> {}
+unsafe impl<B: PagedBuffer> Send for Lender<B> {}
 
-impl<B: PagedBuffer> SrqQueue<B> {
-    /// Creates a queue for `slots` buffers of up to `regions` regions, within the device's limits and
+impl<B: PagedBuffer> Lender<B> {
+    /// Creates a shared receive queue for `slots` buffers of up to `regions` regions, within the device's limits and
     /// [`REGIONS`]. Sleeps.
     ///
     /// # Errors
     ///
     /// `EINVAL`, `EOPNOTSUPP`, `ENOMEM`, what the device says.
-    pub(crate) fn create(pd: &Pd, slots: u16, regions: usize) -> Result<Self> {
-        if slots == 0 || regions == 0 || regions > REGIONS {
-            return Err(EINVAL);
-        }
+    pub(crate) fn shared(pd: &Pd, slots: u16, regions: usize) -> Result<Self> {
         let device = pd.device();
         // SAFETY: The device is valid; the method table does not change after registration.
         let post = unsafe { (*device.as_ptr()).ops.post_srq_recv }.ok_or_else(unsupported)?;
-        let dma = DmaDevice::new(device)?;
-        let mut array = KVVec::with_capacity(slots.into(), GFP_KERNEL)?;
-        let mut free = KVVec::with_capacity(slots.into(), GFP_KERNEL)?;
-        for i in 0..slots {
-            let slot = Slot {
-                buffer: None,
-                uses: 0,
-                addrs: [0; REGIONS],
-            };
-            array.push_within_capacity(slot).map_err(|_| ENOMEM)?;
-            free.push_within_capacity(i).map_err(|_| ENOMEM)?;
-        }
-        let kept = Arc::new(
-            Slots {
-                slots: UnsafeCell::new(array),
-                dma,
-            },
-            GFP_KERNEL,
-        )?;
-        // SAFETY: Nobody else accesses the array; from here on only through this pointer.
-        let first = unsafe { (*kept.slots.get()).as_mut_ptr() };
+        let kept = Self::slots(device, slots, regions)?;
         let mut attr = sys::ib_srq_init_attr {
             attr: sys::ib_srq_attr {
                 max_wr: slots.into(),
@@ -235,24 +221,78 @@ impl<B: PagedBuffer> SrqQueue<B> {
             pd: pd.clone(),
         };
         let srq = Srq(Arc::new(inner, GFP_KERNEL)?);
+        Self::new(pd, kept, Taker::Shared(srq, post), regions)
+    }
+
+    /// As [`Lender::shared`], for the receive queue of `qp`, which has room for `slots` requests. Sleeps.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL`, `ENOMEM`.
+    pub(crate) fn own(qp: &Qp, slots: u16, regions: usize) -> Result<Self> {
+        let kept = Self::slots(qp.device(), slots, regions)?;
+        qp.keep(kept.clone())?;
+        Self::new(qp.pd(), kept, Taker::Own(qp.clone()), regions)
+    }
+
+    /// Slots without buffers.
+    fn slots(device: &DeviceHandle, slots: u16, regions: usize) -> Result<Arc<Slots<B>>> {
+        if slots == 0 || regions == 0 || regions > REGIONS {
+            return Err(EINVAL);
+        }
+        let dma = DmaDevice::new(device)?;
+        let mut array = KVVec::with_capacity(slots.into(), GFP_KERNEL)?;
+        for _ in 0..slots {
+            let slot = Slot {
+                buffer: None,
+                uses: 0,
+                addrs: [0; REGIONS],
+            };
+            array.push_within_capacity(slot).map_err(|_| ENOMEM)?;
+        }
+        let kept = Slots {
+            slots: UnsafeCell::new(array),
+            dma,
+        };
+        Ok(Arc::new(kept, GFP_KERNEL)?)
+    }
+
+    /// Lends from `kept`, which `taker` keeps and nobody else has.
+    fn new(pd: &Pd, kept: Arc<Slots<B>>, taker: Taker, regions: usize) -> Result<Self> {
+        // SAFETY: Nobody else accesses the array; from here on only through this pointer.
+        let (first, count) = unsafe {
+            let array = &mut *kept.slots.get();
+            (array.as_mut_ptr(), array.len() as u16)
+        };
+        let mut free = KVVec::with_capacity(count.into(), GFP_KERNEL)?;
+        for i in 0..count {
+            free.push_within_capacity(i).map_err(|_| ENOMEM)?;
+        }
         // INVARIANT: All slots are empty.
         Ok(Self {
             slots: NonNull::new(first).ok_or(EINVAL)?,
-            count: slots,
+            count,
             free,
-            post,
             regions,
             lkey: pd.local_dma_lkey(),
-            dma,
+            dma: kept.dma,
             tag: WrTag::new(),
             _kept: kept,
-            srq,
+            taker,
         })
     }
 
-    /// The queue.
-    pub(crate) fn srq(&self) -> &Srq {
-        &self.srq
+    /// What [`Wc::tag`] says of completions of these buffers.
+    pub(crate) fn tag(&self) -> u16 {
+        self.tag.get()
+    }
+
+    /// The shared receive queue, if it is one.
+    pub(crate) fn srq(&self) -> Option<&Srq> {
+        match &self.taker {
+            Taker::Shared(srq, _) => Some(srq),
+            Taker::Own(_) => None,
+        }
     }
 
     fn slot(&mut self, index: u16) -> Option<&mut Slot<B>> {
@@ -283,10 +323,12 @@ impl<B: PagedBuffer> SrqQueue<B> {
 
     fn post_at(&mut self, index: u16, buffer: B) -> Result<(), (Error, B)> {
         let (dma, lkey, regions) = (self.dma, self.lkey, self.regions);
-        let (tag, post, srq) = (self.tag, self.post, self.srq.as_ptr());
-        let Some(slot) = self.slot(index) else {
+        let tag = self.tag;
+        if index >= self.count {
             return Err((EINVAL, buffer));
-        };
+        }
+        // SAFETY: By the type invariants and the check this is a slot, and only we access it.
+        let slot = unsafe { &mut *self.slots.as_ptr().add(index.into()) };
         let mut sges: [sys::ib_sge; REGIONS] = core::array::from_fn(|_| sys::ib_sge::default());
         let mut used = 0;
         while let Some((ptr, len)) = buffer.region(used) {
@@ -323,11 +365,17 @@ impl<B: PagedBuffer> SrqQueue<B> {
         };
         wr.__bindgen_anon_1.wr_id = tag.wr_id(seq);
         slot.buffer = Some(buffer);
-        let mut bad = core::ptr::null();
-        // SAFETY: The queue is valid, the method is its device's own, the request is valid, and its
-        // buffer is in a slot that the queue keeps until a completion or its destruction.
-        let ret = unsafe { post(srq, &wr, &mut bad) };
-        match to_result(ret) {
+        let posted = match &self.taker {
+            Taker::Shared(srq, post) => {
+                let mut bad = core::ptr::null();
+                // SAFETY: The queue is valid, the method is its device's own, the request is valid, and its
+                // buffer is in a slot that the queue keeps until a completion or its destruction.
+                to_result(unsafe { post(srq.as_ptr(), &wr, &mut bad) })
+            }
+            // SAFETY: As above.
+            Taker::Own(qp) => unsafe { qp.post_recv(&wr) }.0,
+        };
+        match posted {
             Ok(()) => Ok(()),
             // SAFETY: The hardware did not take the request.
             Err(e) => match unsafe { slot.take(dma) } {

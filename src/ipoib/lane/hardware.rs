@@ -41,13 +41,22 @@ use crate::{
     },
 };
 
+/// The most connections that peers may have to an interface.
+const MAX_ENDS: usize = 4096;
+/// The same where each has buffers of its own.
+const MAX_OWN_ENDS: usize = 128;
+
 /// The verbs objects that all connections of an interface share, and their sizes.
 pub(crate) struct LaneHardware {
     pub(crate) pd: Pd,
     send_cq: Cq,
     recv_cq: Cq,
     sizes: QpSizes,
-    /// Buffers that are lent when there are connections.
+    /// Whether all receiving ends share a receive queue.
+    pub(crate) shared: bool,
+    /// Receiving ends that there may be.
+    pub(crate) ends: usize,
+    /// Buffers that are lent when there are connections; to each, if they share no queue.
     pub(crate) buffers: u16,
     /// Regions of each.
     pub(crate) regions: usize,
@@ -55,7 +64,7 @@ pub(crate) struct LaneHardware {
 
 impl LaneHardware {
     /// Creates the completion queues and the data path's side of an interface's connections. `None` if
-    /// the device has no shared receive queues. May sleep.
+    /// the device cannot scatter what it receives. May sleep.
     pub(crate) fn create(
         iface: &Arc<Interface>,
         dev: &Device,
@@ -65,14 +74,26 @@ impl LaneHardware {
         let attrs = device.attrs();
         let params = iface.params();
         let most = encap::LEN + mtu::CONNECTED_MAX as usize;
-        let regions = bigbuf::regions(most).min(attrs.max_srq_sge as usize);
-        if attrs.max_srq == 0 || regions < 2 {
+        let shared = attrs.max_srq != 0;
+        let sges = if shared {
+            attrs.max_srq_sge
+        } else {
+            attrs.max_recv_sge
+        };
+        let regions = bigbuf::regions(most).min(sges as usize);
+        if regions < 2 {
             return Ok(None);
         }
         // Below half of what the in-tree driver lends (CM-3).
-        let buffers = (params.recv_ring / 16 * 7)
-            .clamp(16, 1024)
-            .min(attrs.max_srq_wr);
+        let (buffers, ends) = if shared {
+            let buffers = (params.recv_ring / 16 * 7).clamp(16, 1024);
+            (buffers.min(attrs.max_srq_wr), MAX_ENDS)
+        } else {
+            let buffers = (params.recv_ring / 16).clamp(8, 64).min(attrs.max_qp_wr);
+            // No more than there is room for in the completion queue.
+            let room = attrs.max_cqe.checked_div(buffers * 2).unwrap_or(0);
+            (buffers, MAX_OWN_ENDS.min(room as usize).max(1))
+        };
         let credits = (params.send_ring * 4).min(attrs.max_cqe / 2).max(1);
         let sizes = QpSizes {
             send_wr: params.send_ring,
@@ -84,7 +105,18 @@ impl LaneHardware {
             Lane::new(dev, credits, sizes.send_sge as usize)?,
             GFP_KERNEL,
         )?;
-        let made = Self::create_cqs(iface, dev, pd, &lane, credits, buffers);
+        let made = Self::create_cqs(
+            iface,
+            dev,
+            pd,
+            &lane,
+            credits,
+            if shared {
+                buffers
+            } else {
+                buffers * ends as u32
+            },
+        );
         let (send_cq, recv_cq) = match made {
             Ok(cqs) => cqs,
             Err(e) => {
@@ -97,6 +129,8 @@ impl LaneHardware {
             send_cq,
             recv_cq,
             sizes,
+            shared,
+            ends,
             buffers: buffers as u16,
             regions,
         };
@@ -136,10 +170,19 @@ impl LaneHardware {
     pub(crate) fn queue_pair(&self, transport: Transport<'_>, ear: Arc<Ear>) -> Result<QpControl> {
         let sizes = match transport {
             // It sends nothing, but devices want room for something.
-            Transport::Receiver(..) => QpSizes {
+            Transport::Receiver(srq) => QpSizes {
                 send_wr: 1,
                 send_sge: 1,
-                ..self.sizes
+                recv_wr: if srq.is_some() {
+                    0
+                } else {
+                    self.buffers.into()
+                },
+                recv_sge: if srq.is_some() {
+                    0
+                } else {
+                    self.regions as u32
+                },
             },
             _ => QpSizes {
                 recv_wr: 1,

@@ -70,6 +70,6 @@ pub(crate) enum Transport<'a> {
     Datagram(QpFlags),
     /// The sending end of a reliable connection; it receives nothing.
     Sender,
-    /// The receiving end of a reliable connection; it sends nothing.
-    Receiver(&'a Srq),
+    /// The receiving end of a reliable connection; it sends nothing. Without a shared receive queue it has its own.
+    Receiver(Option<&'a Srq>),
 }
