@@ -40,6 +40,8 @@ def clean(a, b, datagram_mtu):
         side.set_link("mtu", datagram_mtu)
         side.flush_neighbours()
         side.run("ip", "route", "flush", "cache")
+        # Those of IPv6 go when the link does.
+        side.run("ip", "addr", "replace", f"{side.ip6}/64", "dev", side.iface, "nodad")
     reachable(a, b)
 
 
@@ -64,8 +66,9 @@ def test_modes(a, b, a_mode, b_mode):
     for size in (56, 1900, 8000, 60000):
         assert a.ping(b.ip4, count=5, size=size).lost == 0, size
         assert b.ping(a.ip6, count=5, size=size).lost == 0, size
-    assert net.Iperf(a, b, "-n", "10M").received >= 10 << 20
-    assert net.Iperf(b, a, "-n", "10M", family=6).received >= 10 << 20
+    for server, client, family in ((b, a, 4), (a, b, 6)):
+        with net.FlowServer(server) as flows:
+            assert flows.run(client, flows=2, octets=2 << 20, both=True, family=family) == "2 flows ok"
 
 
 def test_mtu_follows_the_mode(a, datagram_mtu):
