@@ -3,6 +3,8 @@
  * One function per static inline or macro that the networking wrappers need.
  * No logic here: what to call, and when, is decided in Rust.
  */
+#include <linux/icmp.h>
+#include <linux/icmpv6.h>
 #include <linux/netdevice.h>
 #include <linux/inetdevice.h>
 #include <linux/skbuff.h>
@@ -15,6 +17,7 @@
 #include <linux/sched/signal.h>
 #include <net/addrconf.h>
 #include <net/dst.h>
+#include <net/icmp.h>
 #include <net/netdev_lock.h>
 #include <net/netlink.h>
 
@@ -360,9 +363,35 @@ void ipoib_h_put_page(struct page *page)
 	put_page(page);
 }
 
-void ipoib_h_skb_add_rx_page(struct sk_buff *skb, struct page *page, unsigned int len)
+void ipoib_h_skb_add_rx_page(struct sk_buff *skb, int i, struct page *page, unsigned int len)
 {
-	skb_add_rx_frag(skb, 0, page, 0, len, PAGE_SIZE);
+	skb_add_rx_frag(skb, i, page, 0, len, PAGE_SIZE);
+}
+
+void ipoib_h_skb_update_pmtu(struct sk_buff *skb, u32 mtu)
+{
+	skb_dst_update_pmtu(skb, mtu);
+}
+
+/* The stack's control block is a clean one to whoever sends an error message. */
+void ipoib_h_skb_clear_cb(struct sk_buff *skb)
+{
+	memset(skb->cb, 0, sizeof(skb->cb));
+}
+
+__be16 ipoib_h_skb_protocol(const struct sk_buff *skb)
+{
+	return skb->protocol;
+}
+
+void ipoib_h_icmp_frag_needed(struct sk_buff *skb, u32 mtu)
+{
+	icmp_send(skb, ICMP_DEST_UNREACH, ICMP_FRAG_NEEDED, htonl(mtu));
+}
+
+void ipoib_h_icmpv6_too_big(struct sk_buff *skb, u32 mtu)
+{
+	icmpv6_send(skb, ICMPV6_PKT_TOOBIG, 0, mtu);
 }
 
 void ipoib_h_prefetch(const void *addr)

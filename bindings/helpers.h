@@ -89,7 +89,12 @@ void ipoib_h_consume_skb_any(struct sk_buff *skb);
 struct page *ipoib_h_alloc_rx_page(void);
 void *ipoib_h_page_address(struct page *page);
 void ipoib_h_put_page(struct page *page);
-void ipoib_h_skb_add_rx_page(struct sk_buff *skb, struct page *page, unsigned int len);
+void ipoib_h_skb_add_rx_page(struct sk_buff *skb, int i, struct page *page, unsigned int len);
+void ipoib_h_skb_update_pmtu(struct sk_buff *skb, u32 mtu);
+void ipoib_h_skb_clear_cb(struct sk_buff *skb);
+__be16 ipoib_h_skb_protocol(const struct sk_buff *skb);
+void ipoib_h_icmp_frag_needed(struct sk_buff *skb, u32 mtu);
+void ipoib_h_icmpv6_too_big(struct sk_buff *skb, u32 mtu);
 void ipoib_h_prefetch(const void *addr);
 
 /* locks, time, RCU */

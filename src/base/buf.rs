@@ -22,6 +22,16 @@ pub(crate) unsafe trait DmaBuffer: Send {
     fn tail(&self) -> Option<(*mut u8, usize)>;
 }
 
+/// A receive buffer of many contiguous regions of kernel memory, filled one after the other.
+///
+/// # Safety
+///
+/// As for [`DmaBuffer`].
+pub(crate) unsafe trait PagedBuffer: Send {
+    /// Start and length in bytes (1 to `u32::MAX`) of region `i`; `None` behind the last one.
+    fn region(&self, i: usize) -> Option<(*mut u8, usize)>;
+}
+
 /// A payload to be sent: an optional linear part, then page fragments, in the order of the bytes
 /// on the wire.
 ///

@@ -135,6 +135,9 @@ impl<T> RcuArc<T> {
     }
 }
 
+// A pointer may move whatever it points to.
+impl<T> Unpin for RcuArc<T> {}
+
 impl<T> Deref for RcuArc<T> {
     type Target = T;
 

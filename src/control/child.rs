@@ -30,7 +30,7 @@ pub enum Refusal {
     BadMtu,
     /// Neither datagram nor connected.
     BadMode,
-    /// Connected mode, which this driver does not offer.
+    /// Connected mode, on a device without shared receive queues.
     Connected,
 }
 
@@ -48,7 +48,7 @@ impl Refusal {
             Self::BadAddress => c"address must have 20 octets",
             Self::BadMtu => c"MTU is out of the range that the port allows",
             Self::BadMode => c"mode must be datagram (0) or connected (1)",
-            Self::Connected => c"connected mode is not available",
+            Self::Connected => c"connected mode needs a device with shared receive queues",
         }
     }
 }

@@ -28,6 +28,7 @@ pub mod admission;
 pub mod ageing;
 pub mod backoff;
 pub mod child;
+pub mod conn;
 pub mod health;
 pub mod join;
 pub mod path;

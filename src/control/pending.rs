@@ -18,6 +18,12 @@ impl Limits {
         bytes: 512 << 10,
     };
 
+    /// Per destination, packets too large for a datagram that wait for a connection: 16 of the largest.
+    pub const LARGE: Self = Self {
+        packets: 256,
+        bytes: 1 << 20,
+    };
+
     /// Per interface, all destinations together: what unreachable peers may pin at most.
     pub const INTERFACE: Self = Self {
         packets: 16384,

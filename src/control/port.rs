@@ -26,6 +26,8 @@ pub enum Event {
         /// 256 to 4096.
         ib_mtu: u32,
     },
+    /// The mode: connected, with the largest MTU that connections allow, or datagram.
+    Connected(Option<u32>),
 }
 
 /// What to do, in this order.
@@ -43,7 +45,7 @@ pub enum Action {
 /// The actions of one step.
 pub type Actions = actions::Actions<Action, 2>;
 
-/// Carrier (NET-29) and MTU (NET-17 to NET-20) of one interface in datagram mode.
+/// Carrier (NET-29) and MTU (NET-17 to NET-20, CM-14, CM-15) of one interface.
 #[derive(Clone, Copy, Debug)]
 pub struct Port {
     admin: bool,
@@ -58,6 +60,10 @@ pub struct Port {
     /// What the administrator last asked for, unless that was all that group or port allowed: such an MTU
     /// follows them (NET-20).
     wanted: Option<u32>,
+    /// In connected mode the largest MTU that connections allow.
+    connected: Option<u32>,
+    /// What the administrator asked for in connected mode, unless that was all that connections allow.
+    wanted_connected: Option<u32>,
     /// What the interface was last told.
     current: u32,
 }
@@ -76,6 +82,8 @@ impl Port {
             limit: ib_limit,
             group: all,
             wanted: None,
+            connected: None,
+            wanted_connected: None,
             current: all,
         }
     }
@@ -93,6 +101,10 @@ impl Port {
                 self.group = mtu::ipoib_mtu(ib_mtu);
             }
             Event::Limit { ib_mtu } => self.limit = ib_mtu,
+            Event::Connected(most) => {
+                self.connected = most;
+                self.wanted_connected = None;
+            }
         }
         let effective = self.effective();
         if effective != self.current {
@@ -114,6 +126,12 @@ impl Port {
     /// The administrator asks for an MTU. Answers with the one to put in force, which may be smaller, or with the
     /// bound that was broken (NET-18).
     pub fn request_mtu(&mut self, requested: u32) -> Result<u32, MtuError> {
+        if let Some(most) = self.connected {
+            mtu::check_connected(requested, most)?;
+            self.wanted_connected = (requested < most).then_some(requested);
+            self.current = self.effective();
+            return Ok(self.current);
+        }
         mtu::check(requested, self.limit)?;
         let all = requested == self.group || requested == mtu::ipoib_mtu(self.limit);
         self.wanted = if all { None } else { Some(requested) };
@@ -121,8 +139,12 @@ impl Port {
         Ok(self.current)
     }
 
-    /// The MTU in force: the least of what the administrator, the broadcast group and the port allow.
+    /// The MTU in force: the least of what the administrator, the broadcast group and the port allow; in connected
+    /// mode, of what the administrator and connections allow.
     pub fn effective(&self) -> u32 {
+        if let Some(most) = self.connected {
+            return self.wanted_connected.unwrap_or(most);
+        }
         let allowed = self.group.min(mtu::ipoib_mtu(self.limit));
         self.wanted.map_or(allowed, |wanted| wanted.min(allowed))
     }
@@ -140,6 +162,11 @@ impl Port {
     /// Whether the P_Key was there when that was last looked at.
     pub const fn has_pkey(&self) -> bool {
         self.pkey
+    }
+
+    /// Whether the mode is connected.
+    pub const fn connected(&self) -> bool {
+        self.connected.is_some()
     }
 
     /// Whether the carrier is on.

@@ -26,8 +26,7 @@ use super::{
 use crate::{
     base::{
         netns::Net,
-        not_unique,
-        unsupported, //
+        not_unique, //
     },
     control::child::{
         self as rules,
@@ -48,10 +47,7 @@ use crate::{
         },
         rtnl::Rtnl, //
     },
-    wire::{
-        mtu,
-        pkey::PKey, //
-    }, //
+    wire::pkey::PKey, //
 };
 
 /// What a user gets to see of a child that could not be made.
@@ -88,13 +84,13 @@ pub(super) fn errno(refusal: Refusal) -> Error {
     match refusal {
         Refusal::NotUnique => not_unique(),
         Refusal::NoSuchChild | Refusal::BadLower | Refusal::Closing => ENODEV,
-        Refusal::Connected => unsupported(),
         Refusal::BadPKey
         | Refusal::NoLower
         | Refusal::ChildOfChild
         | Refusal::BadAddress
         | Refusal::BadMtu
-        | Refusal::BadMode => EINVAL,
+        | Refusal::BadMode
+        | Refusal::Connected => EINVAL,
     }
 }
 
@@ -137,7 +133,7 @@ fn build(
     child: &Arc<Interface>,
     netdev: Unregistered<Interface>,
     queues: u32,
-    mtu: Option<u32>,
+    (mtu, connected): (Option<u32>, bool),
     net: Option<Net<'_>>,
     rtnl: &Rtnl,
 ) -> Result<(), Failure> {
@@ -151,9 +147,14 @@ fn build(
         failure
     };
     let seen = child.port().seen();
+    if connected {
+        if let Err(refusal) = child.note_mode(true) {
+            return Err(fail(netdev, refusal.into()));
+        }
+    }
     let asked = mtu.map(|mtu| child.control.lock().port.request_mtu(mtu));
     let mtu = match asked {
-        None => mtu::ipoib_mtu(seen.mtu),
+        None => child.control.lock().port.effective(),
         Some(Ok(effective)) => effective,
         Some(Err(_)) => return Err(fail(netdev, Refusal::BadMtu.into())),
     };
@@ -188,6 +189,7 @@ pub(super) struct Wish {
     pub(super) pkey: PKey,
     pub(super) mtu: Option<u32>,
     pub(super) umcast: bool,
+    pub(super) connected: bool,
 }
 
 /// Makes a child on a device that rtnetlink has allocated. Returns its address. May sleep.
@@ -203,7 +205,8 @@ pub(super) fn create_link(
     let n = queues(parent, tx, rx);
     let child = new_state(parent, lower, wish.pkey, false, n)?;
     child.set_umcast(wish.umcast);
-    build(&child, new.with(child.clone()), n, wish.mtu, None, rtnl)?;
+    let wanted = (wish.mtu, wish.connected);
+    build(&child, new.with(child.clone()), n, wanted, None, rtnl)?;
     Ok(child.address(&child.port().seen().gid).0)
 }
 
@@ -226,7 +229,14 @@ pub(super) fn create_by_sysfs(
     let name = CStr::from_bytes_until_nul(&name).map_err(|_| EINVAL)?;
     let netdev = Unregistered::new(name, most, child.clone())?;
     // Where the parent is, which is where it was asked for.
-    build(&child, netdev, n, None, Some(lower.net(rtnl)), rtnl)
+    build(
+        &child,
+        netdev,
+        n,
+        (None, false),
+        Some(lower.net(rtnl)),
+        rtnl,
+    )
 }
 
 /// The child on the same port as `parent` that was made by sysfs and has `pkey`.

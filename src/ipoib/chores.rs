@@ -111,7 +111,9 @@ impl Interface {
             return;
         }
         if chores.mtu {
-            self.tell_mtu(dev, rtnl);
+            if let Err(e) = self.tell_mtu(dev, rtnl) {
+                pr_warn!("{}: cannot set the MTU: {:?}\n", dev.name(), e);
+            }
         }
         if let Some(gid) = chores.addr {
             // Octet 4 on: peers learn the new GID from an announcement, as after a fail-over.
@@ -131,7 +133,7 @@ impl Interface {
 
     /// Tells the stack the MTU in force. The administrator may have changed it since this was found
     /// necessary.
-    fn tell_mtu(&self, dev: &Device, rtnl: &Rtnl) {
+    pub(super) fn tell_mtu(&self, dev: &Device, rtnl: &Rtnl) -> Result {
         let mtu = {
             let mut control = self.control.lock();
             control.own_mtu = true;
@@ -139,8 +141,6 @@ impl Interface {
         };
         let told = dev.set_mtu(rtnl, mtu);
         self.control.lock().own_mtu = false;
-        if let Err(e) = told {
-            pr_warn!("{}: cannot set MTU {}: {:?}\n", dev.name(), mtu, e);
-        }
+        told
     }
 }

@@ -186,6 +186,33 @@ fn write_running(f: &mut fmt::Formatter<'_>, running: &Running, neighbours: u32)
             result = write_path(f, gid, &path);
         }
     });
+    if let Some(conns) = &running.conns {
+        let (ends, refused) = conns.passive().counts();
+        writeln!(
+            f,
+            "connections of peers: {}, {} refused, buffers {}",
+            ends,
+            refused,
+            if conns.passive().filled() {
+                "lent"
+            } else {
+                "none"
+            }
+        )?;
+        conns.for_each(|gid, machine, max_frame| {
+            if result.is_ok() {
+                result = writeln!(
+                    f,
+                    "connection {:?}: {:?} to {} frames up to {} failures {}",
+                    gid,
+                    machine.status(),
+                    machine.qpn(),
+                    max_frame.unwrap_or(0),
+                    machine.failures()
+                );
+            }
+        });
+    }
     running.groups.for_each(|group, view| {
         if result.is_ok() {
             result = writeln!(

@@ -72,6 +72,25 @@ impl Ethtool for Interface {
                 all.fold(waiting, u64::wrapping_add),
             );
         }
+        if let Some(lane) = this.lane() {
+            let stats = &lane.shared.stats;
+            for (name, counter) in [
+                ("rx_packets", &stats.rx_packets),
+                ("rx_bytes", &stats.rx_bytes),
+                ("tx_packets", &stats.tx_packets),
+                ("tx_bytes", &stats.tx_bytes),
+                ("tx_failed", &stats.tx_failed),
+                ("tx_lost", &stats.tx_lost),
+                ("stops", &stats.stops),
+                ("timeouts", &stats.timeouts),
+                ("polls", &stats.polls),
+            ] {
+                f(fmt!("connected_{}", name), counter.get());
+            }
+            for (reason, counter) in RxDrop::ALL.iter().zip(&stats.rx_drops) {
+                f(fmt!("connected_rx_drop_{}", reason.name()), counter.get());
+            }
+        }
         for queue in queues {
             let (stats, i) = (&queue.shared.stats, queue.shared.index);
             for (name, counter) in [

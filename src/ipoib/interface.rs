@@ -26,8 +26,10 @@ use kernel::{
 
 use super::{
     chores::Chores,
+    conns::Conns,
     debugfs,
     groups::Groups,
+    lane::Lane,
     neigh::Neighbours,
     paths::Paths,
     port::{
@@ -46,6 +48,10 @@ use crate::{
     base::{
         count::Counter,
         flags::Flags,
+        lock::{
+            new_spinlock_bh,
+            SpinLockBh, //
+        },
         params::Params,
         rcu::{
             RcuArc,
@@ -68,7 +74,8 @@ use crate::{
     },
     net::{
         device::Device,
-        ethtool::Coalescing, //
+        ethtool::Coalescing,
+        skb::SkBuff, //
     },
     rdma::Ah,
     wire::{
@@ -81,6 +88,9 @@ use crate::{
         rx::Identity, //
     },
 };
+
+/// The most packets that wait until their senders are told that they are too long.
+const MAX_TOO_LONG: usize = 64;
 
 /// Who the interface is, for the data path; replaced as a whole.
 pub(crate) struct Ident {
@@ -114,6 +124,8 @@ pub(crate) struct Child {
 ///
 /// Fields are dropped in this order: groups hold attachments to queue pairs, paths hold queries.
 pub(crate) struct Running {
+    /// Connections; none where the device cannot have any.
+    pub(crate) conns: Option<Conns>,
     pub(crate) groups: Groups,
     pub(crate) paths: Paths,
     pub(crate) recovery: Recovery,
@@ -157,6 +169,13 @@ pub(crate) struct Interface {
     first_vector: u32,
     /// Made before the device is registered, and not changed afterwards.
     queues: SetOnce<KVec<Queue>>,
+    /// The data path of connections, where the device can have any. As `queues`.
+    lane: SetOnce<Arc<Lane>>,
+    /// Whether the mode is connected.
+    connected: Atomic<u32>,
+    /// Packets whose senders must be told that they are too long, with the MTU to tell.
+    #[pin]
+    too_long: SpinLockBh<KVec<(SkBuff, u32)>>,
     pub(crate) ident: RcuPtr<Ident>,
     /// The InfiniBand MTU that receive buffers are made for.
     rx_limit: Atomic<u32>,
@@ -211,6 +230,9 @@ impl Interface {
                 umcast: Atomic::new(0),
                 first_vector,
                 queues: SetOnce::new(),
+                lane: SetOnce::new(),
+                connected: Atomic::new(0),
+                too_long <- new_spinlock_bh!(KVec::new(), "too_long"),
                 ident: RcuPtr::null(),
                 rx_limit: Atomic::new(seen.mtu),
                 qkey: Atomic::new(0),
@@ -311,10 +333,64 @@ impl Interface {
         self.first_vector
     }
 
-    /// The address that peers know us by: queue 0's number and the GID.
+    /// The datagram queue pair that peers know us by.
+    pub(crate) fn qpn(&self) -> Qpn {
+        self.queue(0).map_or(Qpn::new(0), |queue| queue.qpn)
+    }
+
+    /// The address that peers know us by: queue 0's number and the GID, and whether we take connections.
     pub(crate) fn address(&self, gid: &Gid) -> HwAddr {
-        let qpn = self.queue(0).map_or(Qpn::new(0), |queue| queue.qpn);
-        HwAddr::new(0, qpn, *gid)
+        let flags = self.lane().map_or(0, |_| HwAddr::FLAG_RC);
+        HwAddr::new(flags, self.qpn(), *gid)
+    }
+
+    /// Gives the interface the data path of its connections, once, before registration.
+    pub(super) fn set_lane(&self, lane: Arc<Lane>) {
+        let _ = self.lane.populate(lane);
+    }
+
+    /// The data path of connections, if there can be any.
+    pub(crate) fn lane(&self) -> Option<&Arc<Lane>> {
+        self.lane.as_ref()
+    }
+
+    /// The same, if packets are to go over connections.
+    #[inline]
+    pub(crate) fn sending_lane(&self) -> Option<&Lane> {
+        if self.connected() {
+            self.lane().map(|lane| &**lane)
+        } else {
+            None
+        }
+    }
+
+    /// Whether the mode is connected.
+    #[inline]
+    pub(crate) fn connected(&self) -> bool {
+        self.connected.load(Relaxed) != 0
+    }
+
+    /// Sets what [`Interface::connected`] says.
+    pub(super) fn set_connected(&self, connected: bool) {
+        self.connected.store(connected.into(), Relaxed);
+    }
+
+    /// Has the worker tell the sender of `skb`, whose data starts with the network header, that it is longer
+    /// than `mtu`. When many wait to be told, some are not.
+    pub(crate) fn too_long(self: &Arc<Self>, skb: SkBuff, mtu: u32) {
+        let mut list = self.too_long.lock();
+        if list.len() < MAX_TOO_LONG && list.push((skb, mtu), GFP_ATOMIC | __GFP_NOWARN).is_ok() {
+            drop(list);
+            self.post(worker::TOO_LONG);
+        }
+    }
+
+    /// Tells the senders of packets that were too long. May sleep.
+    pub(super) fn answer_too_long(&self, dev: &Device) {
+        let list = core::mem::take(&mut *self.too_long.lock());
+        for (skb, mtu) in list {
+            skb.too_big(dev, mtu);
+        }
     }
 
     /// Gives the interface its device and verbs objects, before registration.
@@ -339,6 +415,11 @@ impl Interface {
             control.hw.take()
         };
         super::queue::destroy_queues(self.queues(), &dev);
+        if let Some(lane) = self.lane() {
+            lane.destroy();
+        }
+        let too_long = core::mem::take(&mut *self.too_long.lock());
+        drop(too_long);
         drop(self.ident.swap(None));
         drop(hw);
     }

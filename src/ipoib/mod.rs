@@ -7,6 +7,8 @@
 //! - `addressee`: whom a request of the RDMA connection manager is for.
 //! - `child`, `netlink`, `sysfs`: further interfaces on a port, and how users make and see them.
 //! - `queue`, `rx`, `tx`: a queue pair with its completion queues, rings and NAPI.
+//! - `lane`: the data path of connections; `conns`, `passive`: those that we and that peers ask for.
+//! - `mode`: datagram or connected.
 //! - `chores`: what is done under RTNL, from the port's work.
 //! - `worker`: the one context that changes control state, fed by events.
 //! - `paths`, `groups`, `recovery`: carry out what the machines in `control` decide.
@@ -24,9 +26,10 @@
 //! 4. a transmit queue's lock
 //! 5. the writer lock of a group of chains in the neighbour table (BH off)
 //! 6. a neighbour's `wait` (BH off)
+//! 7. the ring of a connection, the list of all of them, the packets that are too long (BH off)
 //!
 //! `Interface::listeners`, `Interface::file` and `Port::interfaces` are mutexes below `control` that
-//! nothing but leaf spinlocks is taken under; those are `Port::state`, `Interface::dev`,
+//! nothing but leaf spinlocks is taken under, and so is `Mail::boxes`; those are `Port::state`, `Interface::dev`,
 //! `Interface::chores` and `Reply::answer`.
 //!
 //! Handlers of sysfs files never wait for RTNL: unregistering a device waits for them with RTNL held.
@@ -47,13 +50,17 @@ mod addressee;
 pub(crate) mod child;
 mod chores;
 pub(crate) mod client;
+pub(crate) mod conns;
 pub(crate) mod debugfs;
 mod ethtool;
 pub(crate) mod groups;
 pub(crate) mod interface;
+pub(crate) mod lane;
+mod mode;
 pub(crate) mod neigh;
 pub(crate) mod netlink;
 pub(crate) mod ops;
+mod passive;
 pub(crate) mod paths;
 pub(crate) mod port;
 pub(crate) mod queue;

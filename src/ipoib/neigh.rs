@@ -23,6 +23,9 @@ use kernel::{
     },
 };
 
+mod large;
+
+use super::lane::TxConn;
 use crate::{
     base::{
         flags::Flags,
@@ -42,6 +45,7 @@ use crate::{
     },
     control::{
         admission::Asker,
+        conn::Link,
         pending::{
             Budget,
             Limits, //
@@ -54,7 +58,10 @@ use crate::{
         SkbList, //
     },
     rdma::ah::Ah,
-    wire::gid::Gid, //
+    wire::{
+        gid::Gid,
+        qpn::Qpn, //
+    },
 };
 
 /// Chains of the table: eight entries in each when it is full.
@@ -65,6 +72,13 @@ const HEARD: u32 = 1 << 0;
 /// The stack asks the destination for its address again and again, or it was heard from elsewhere
 /// than we send to.
 const SUSPECT: u32 = 1 << 1;
+
+/// Packets want a connection.
+const CONNECT: u32 = 1 << 2;
+
+/// A connection to another queue pair of a destination that has one is asked for at most so often, in
+/// milliseconds.
+const OTHER_MS: u64 = 100;
 
 /// Of two requests for an address within this time, in milliseconds, the first was not answered: the
 /// stack repeats one after a second (`retrans_time_ms`), and does not ask about a peer that answers
@@ -82,6 +96,14 @@ pub(crate) struct Neigh {
     used: Atomic<u64>,
     /// Milliseconds when the stack last asked it for its address; 0 if it never did.
     asked: Atomic<u64>,
+    /// The connection to send over, if there is one.
+    conn: RcuPtr<TxConn>,
+    /// A [`Link`]: what to do without one. Written under `wait`.
+    link: Atomic<u32>,
+    /// To which of its queue pairs one is wanted.
+    wanted: Atomic<u32>,
+    /// Milliseconds when one was last asked for.
+    connect_asked: Atomic<u64>,
     /// What the worker has to be told.
     notes: Flags,
     #[pin]
@@ -114,12 +136,15 @@ impl Pool {
     }
 }
 
-/// Packets that wait for the address handle.
+/// Packets that wait for the address handle, and those too large for a datagram, which wait for a
+/// connection.
 struct Waiting {
     list: SkbList,
     budget: Budget,
     /// Some of them are more than answers to whoever asked for our address.
     own: bool,
+    large: SkbList,
+    large_budget: Budget,
     /// The entry is off the table: nobody would ever send or count what is queued now.
     gone: bool,
 }
@@ -139,11 +164,17 @@ impl Neigh {
             ah: RcuPtr::null(),
             used: Atomic::new(time::now_ms()),
             asked: Atomic::new(0),
+            conn: RcuPtr::null(),
+            link: Atomic::new(Link::Ask as u32),
+            wanted: Atomic::new(0),
+            connect_asked: Atomic::new(0),
             notes: Flags::new(),
             wait <- new_spinlock_bh!(Waiting {
                 list: SkbList::new(),
                 budget: Budget::new(Limits::DESTINATION),
                 own: false,
+                large: SkbList::new(),
+                large_budget: Budget::new(Limits::LARGE),
                 gone: false,
             }, "neigh_wait"),
         })
@@ -183,17 +214,22 @@ impl Neigh {
 
     /// How many packets wait.
     pub(crate) fn waiting(&self) -> u32 {
-        self.wait.lock().budget.packets()
+        let wait = self.wait.lock();
+        wait.budget
+            .packets()
+            .saturating_add(wait.large_budget.packets())
     }
 
-    /// On whose behalf packets wait, if any do.
+    /// On whose behalf packets wait for the address handle, if any do.
     fn asker(&self) -> Option<Asker> {
         let wait = self.wait.lock();
-        (!wait.budget.is_empty()).then_some(if wait.own {
-            Asker::Ourselves
+        // Whoever wants a connection has more to say than an answer.
+        let large = !wait.large_budget.is_empty() && self.ah.is_none();
+        if large || !wait.budget.is_empty() && wait.own {
+            Some(Asker::Ourselves)
         } else {
-            Asker::Stranger
-        })
+            (!wait.budget.is_empty()).then_some(Asker::Stranger)
+        }
     }
 
     /// Queues a packet, unless a handle has been published since the caller looked (TRAP-42).
@@ -240,8 +276,10 @@ impl Neigh {
 pub(crate) enum Queued {
     /// It waits; the worker must hear of it.
     Waits,
-    /// There is a handle after all.
+    /// There is a handle, or a connection, after all.
     Ready(SkBuff),
+    /// It is too large, and there will be no connection.
+    Refused(SkBuff),
     /// It is gone, for the reason given, which the caller counts.
     Dropped(TxDrop),
 }
@@ -263,8 +301,10 @@ pub(crate) struct Note {
     pub(crate) heard: bool,
     /// It does not answer, although it is resolved.
     pub(crate) suspect: bool,
-    /// Packets wait for it, on whose behalf.
+    /// Packets wait for its path, on whose behalf.
     pub(crate) wanted: Option<Asker>,
+    /// A connection to this queue pair of it is wanted.
+    pub(crate) connect: Option<Qpn>,
 }
 
 impl Neighbours {
@@ -300,24 +340,34 @@ impl Neighbours {
     /// Lets `skb`, pseudo header in front, wait for a handle for `gid`, making the entry if need
     /// be. Softirq or process context.
     pub(crate) fn wait(&self, guard: &Guard, gid: &Gid, skb: SkBuff, asker: Asker) -> Queued {
-        let hash = self.hash(gid);
+        match self.entry(guard, gid) {
+            Ok(neigh) => {
+                let queued = neigh.queue(skb, asker, &self.pool);
+                if matches!(queued, Queued::Waits) {
+                    self.table.mark(self.hash(gid));
+                }
+                queued
+            }
+            Err(reason) => Queued::Dropped(reason),
+        }
+    }
+
+    /// The entry of `gid`, made if need be.
+    fn entry<'g>(&self, guard: &'g Guard, gid: &Gid) -> core::result::Result<&'g Neigh, TxDrop> {
         let made = self.table.get_or_insert(
             guard,
-            (hash, gid),
+            (self.hash(gid), gid),
             Neigh::init(*gid),
             Limit::NEIGHBOURS.max(),
             GFP_ATOMIC | __GFP_NOWARN,
         );
-        let neigh = match made {
-            Ok(neigh) => neigh,
-            Err(e) if e == ENOSPC => return Queued::Dropped(TxDrop::TableFull),
-            Err(_) => return Queued::Dropped(TxDrop::NoMemory),
-        };
-        let queued = neigh.queue(skb, asker, &self.pool);
-        if matches!(queued, Queued::Waits) {
-            self.table.mark(hash);
-        }
-        queued
+        made.map_err(|e| {
+            if e == ENOSPC {
+                TxDrop::TableFull
+            } else {
+                TxDrop::NoMemory
+            }
+        })
     }
 
     /// Says of how many destinations a frame would be news. Control lock held.
@@ -391,6 +441,7 @@ impl Neighbours {
                     heard: notes & HEARD != 0,
                     suspect: notes & SUSPECT != 0,
                     wanted,
+                    connect: (notes & CONNECT != 0).then(|| Qpn::new(neigh.wanted.load(Relaxed))),
                 });
             }
         });
@@ -426,8 +477,11 @@ impl Neighbours {
 
     /// Drops what waits for `gid`; `count` gets the number of packets.
     pub(crate) fn drop_waiting(&self, gid: &Gid, count: impl FnOnce(usize)) {
-        if let Some(list) = self.with(gid, |neigh| neigh.take_waiting(&self.pool)) {
-            count(list.len());
+        let lists = self.with(gid, |neigh| {
+            (neigh.take_waiting(&self.pool), neigh.take_large(&self.pool))
+        });
+        if let Some((list, large)) = lists {
+            count(list.len() + large.len());
         }
     }
 
@@ -446,10 +500,13 @@ impl Neighbours {
             let yes = gone(neigh);
             if yes {
                 drop(neigh.ah.swap(None));
+                drop(neigh.conn.swap(None));
                 neigh.wait.lock().gone = true;
                 let list = neigh.take_waiting(&self.pool);
-                if list.len() > 0 {
-                    count(TxDrop::Flushed, list.len());
+                let large = neigh.take_large(&self.pool);
+                let packets = list.len() + large.len();
+                if packets > 0 {
+                    count(TxDrop::Flushed, packets);
                 }
             }
             yes

@@ -76,13 +76,10 @@ fn refuse(extack: &ExtAck<'_>, refusal: Refusal) -> Error {
     extack.refuse(child::errno(refusal), refusal.reason())
 }
 
-/// Only datagram mode is to be had.
-fn check_mode(request: &Request<'_>, extack: &ExtAck<'_>) -> Result {
-    match request.attr(MODE).map(Mode::from_number) {
-        None | Some(Ok(Mode::Datagram)) => Ok(()),
-        Some(Ok(Mode::Connected)) => Err(refuse(extack, Refusal::Connected)),
-        Some(Err(refusal)) => Err(refuse(extack, refusal)),
-    }
+/// The mode that is asked for.
+fn mode(request: &Request<'_>, extack: &ExtAck<'_>) -> Result<Option<Mode>> {
+    let mode = request.attr(MODE).map(Mode::from_number).transpose();
+    mode.map_err(|refusal| refuse(extack, refusal))
 }
 
 impl LinkKind for Interface {
@@ -108,7 +105,7 @@ impl LinkKind for Interface {
         else {
             return Err(refuse(extack, Refusal::BadLower));
         };
-        check_mode(request, extack)?;
+        let mode = mode(request, extack)?;
         let pkey = match request.attr(PKEY) {
             None => parent.pkey(),
             Some(pkey) => {
@@ -123,6 +120,7 @@ impl LinkKind for Interface {
             pkey,
             mtu: request.mtu(),
             umcast: request.attr(UMCAST).is_some_and(|umcast| umcast > 0),
+            connected: mode == Some(Mode::Connected),
         };
         let made = child::create_link(&parent.into(), lower, new, &wish, rtnl);
         let real = made.map_err(|failure| match failure {
@@ -141,11 +139,20 @@ impl LinkKind for Interface {
 
     fn change_link(
         this: ArcBorrow<'_, Self>,
-        _dev: &Device,
+        dev: &Device,
         request: &Request<'_>,
         extack: &ExtAck<'_>,
     ) -> Result {
-        check_mode(request, extack)?;
+        if let Some(mode) = mode(request, extack)? {
+            let this: Arc<Self> = this.into();
+            this.set_mode(dev, mode, request.rtnl())
+                .map_err(|failure| match failure {
+                    Failure::Refused(refusal) => refuse(extack, refusal),
+                    Failure::Failed(e) => {
+                        extack.refuse(e, c"somebody objects to the MTU of that mode")
+                    }
+                })?;
+        }
         if let Some(umcast) = request.attr(UMCAST) {
             Arc::<Self>::from(this).set_umcast(umcast > 0);
         }
@@ -159,7 +166,7 @@ impl LinkKind for Interface {
 
     fn show(this: ArcBorrow<'_, Self>, f: &mut dyn FnMut(u16, u16)) {
         f(PKEY, this.pkey().0);
-        f(MODE, 0);
+        f(MODE, this.connected().into());
         f(UMCAST, this.umcast().into());
     }
 

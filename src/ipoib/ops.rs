@@ -12,6 +12,7 @@ use kernel::{
 
 use super::{
     child,
+    conns::Conns,
     groups::Groups,
     interface::{
         Control,
@@ -47,6 +48,7 @@ use crate::{
             Tables,
             HARD_HEADER, //
         },
+        registration::Offloads,
         rtnl::Rtnl,
         skb::SkBuff,
         txq::TxLocked, //
@@ -85,6 +87,7 @@ impl Ops for Interface {
             pace,
         };
         let mut made = Running {
+            conns: None,
             groups: Groups::new(this.broadcast().gid())?,
             paths: Paths::new(this.resolver().query_cap()),
             recovery: Recovery::new(this.queues().len())?,
@@ -103,6 +106,12 @@ impl Ops for Interface {
                 dev.name(),
                 this.pkey().0
             );
+        }
+        if let (Some(lane), Some(lane_hw)) = (this.lane(), &cx.hw.lane) {
+            // Without connections there are datagrams.
+            made.conns = Conns::new(&this, lane.clone(), lane_hw.max_frame())
+                .inspect_err(|e| pr_warn!("{}: no connections: {:?}\n", dev.name(), e))
+                .ok();
         }
         *running = Some(made);
         let _ = port.step(Event::PKey(present));
@@ -186,6 +195,15 @@ impl Ops for Interface {
         tx::can_segment(this, skb)
     }
 
+    fn fix_features(this: ArcBorrow<'_, Self>, wanted: u64) -> u64 {
+        // Connections carry messages as they are (CM-14).
+        if this.connected() {
+            Offloads::without(wanted)
+        } else {
+            wanted
+        }
+    }
+
     fn hard_header(protocol: u16, to: &[u8; ALEN]) -> [u8; HARD_HEADER] {
         let mut header = [0; HARD_HEADER];
         let encap = encap::build(EtherType(protocol));
@@ -254,6 +272,9 @@ impl Ops for Interface {
         let mut sum = Stats::default();
         for queue in this.queues() {
             queue.shared.stats.add_to(&mut sum);
+        }
+        if let Some(lane) = this.lane() {
+            lane.shared.stats.add_to(&mut sum);
         }
         stats::add_tx_drops(this.drops(), &mut sum);
         sum

@@ -11,6 +11,7 @@ use kernel::{
 };
 
 use super::{
+    interface::Interface,
     resolver::{
         PathQuery,
         Route, //
@@ -42,7 +43,8 @@ use crate::{
     },
     rdma::{
         Ah,
-        AhAttr, //
+        AhAttr,
+        CmPath, //
     },
     wire::gid::Gid, //
 };
@@ -54,6 +56,8 @@ const TICK_PATHS: u32 = 256;
 struct Entry {
     machine: Path,
     ah: Option<RcuArc<Ah>>,
+    /// Where `ah` leads.
+    route: Option<Route>,
     /// Why the last query failed; none since one was answered.
     error: Option<Error>,
     /// On whose behalf it is asked for.
@@ -148,6 +152,7 @@ impl Paths {
             let entry = Entry {
                 machine: Path::new(Policy::DEFAULT),
                 ah: None,
+                route: None,
                 error: None,
                 asker,
             };
@@ -218,6 +223,7 @@ impl Paths {
                 match action {
                     Action::Unpublish => {
                         entry.ah = None;
+                        entry.route = None;
                         cx.iface.neighbours().unpublish(gid);
                     }
                     Action::Publish | Action::SendPending => {
@@ -346,12 +352,13 @@ impl Paths {
         }
         let made = answer.and_then(|answer| {
             let attr = cx.iface.resolver().unicast(cx.iface, gid, &answer);
-            cx.hw.create_ah(&attr)
+            Ok((cx.hw.create_ah(&attr)?, answer))
         });
         let event = match made {
-            Ok(ah) => {
+            Ok((ah, route)) => {
                 if let Some(entry) = self.map.get_mut(gid) {
                     entry.ah = Some(ah);
+                    entry.route = Some(route);
                     entry.error = None;
                 }
                 Event::Resolved { id }
@@ -446,6 +453,15 @@ impl Paths {
                 }
             }
         }
+    }
+
+    /// The path that a connection to `gid` takes, if it is known.
+    pub(crate) fn for_connection(&self, iface: &Interface, gid: &Gid) -> Option<CmPath> {
+        let entry = self.map.get(gid)?;
+        entry.ah.as_ref()?;
+        iface
+            .resolver()
+            .connection(iface, gid, entry.route.as_ref()?)
     }
 
     /// How many paths there are.

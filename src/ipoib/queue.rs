@@ -14,6 +14,7 @@ use kernel::{
 
 use super::{
     interface::Interface,
+    lane::LaneHardware,
     rx::{
         self,
         PollState,
@@ -64,6 +65,7 @@ use crate::{
         QpState,
         RecvQueue,
         SendQueue,
+        Transport,
         Wc, //
     },
     wire::{
@@ -190,6 +192,8 @@ impl QpHandler for Kick {
 pub(crate) struct Hardware {
     pub(crate) qps: KVec<QpControl>,
     recv_cqs: KVec<Cq>,
+    /// What connections are made from; none on a device that cannot share receive queues.
+    pub(crate) lane: Option<LaneHardware>,
     pool: AhPool,
 }
 
@@ -225,6 +229,7 @@ impl Hardware {
         let mut hw = Self {
             qps: KVec::with_capacity(n as usize, GFP_KERNEL)?,
             recv_cqs: KVec::with_capacity(n as usize, GFP_KERNEL)?,
+            lane: None,
             pool: AhPool::new(&pd)?,
         };
         let mut queues = KVec::with_capacity(n as usize, GFP_KERNEL)?;
@@ -235,6 +240,18 @@ impl Hardware {
                     destroy_queues(&queues, dev);
                     return Err(e);
                 }
+            }
+        }
+        match LaneHardware::create(iface, dev, &pd) {
+            Ok(made) => {
+                if let Some((lane_hw, lane)) = made {
+                    hw.lane = Some(lane_hw);
+                    iface.set_lane(lane);
+                }
+            }
+            Err(e) => {
+                destroy_queues(&queues, dev);
+                return Err(e);
             }
         }
         Ok((hw, queues))
@@ -545,19 +562,21 @@ fn create_qp(
         block_multicast_loopback: pd.device().attrs().block_multicast_loopback(),
         lso: pd.device().attrs().ud_tso(),
     };
-    match QpControl::create(pd, send_cq, recv_cq, sizes, flags, kick.clone()) {
+    let transport = Transport::Datagram(flags);
+    match QpControl::create(pd, send_cq, recv_cq, sizes, transport, kick.clone()) {
         Err(e) if flags.block_multicast_loopback || flags.lso => {
             pr_warn!(
                 "{}: no queue pair with BLOCK_MULTICAST_LOOPBACK or LSO ({:?}); trying without\n",
                 pd.device().name(),
                 e
             );
-            QpControl::create(pd, send_cq, recv_cq, sizes, QpFlags::default(), kick)
+            let transport = Transport::Datagram(QpFlags::default());
+            QpControl::create(pd, send_cq, recv_cq, sizes, transport, kick)
         }
         other => other,
     }
 }
 
-fn complain(device: &DeviceHandle, what: &str, e: Error) {
+pub(super) fn complain(device: &DeviceHandle, what: &str, e: Error) {
     pr_err!("{}: cannot create a {}: {:?}\n", device.name(), what, e);
 }

@@ -88,17 +88,24 @@ impl Attribute<Interface> for ModeFile {
     const NAME: &'static CStr = c"mode";
     const MODE: u16 = 0o644;
 
-    fn show(_this: ArcBorrow<'_, Interface>, _dev: &Device, f: &mut dyn fmt::Write) -> Result {
-        f.write_str("datagram\n").map_err(Error::from)
+    fn show(this: ArcBorrow<'_, Interface>, _dev: &Device, f: &mut dyn fmt::Write) -> Result {
+        let mode = if this.connected() {
+            "connected\n"
+        } else {
+            "datagram\n"
+        };
+        f.write_str(mode).map_err(Error::from)
     }
 
-    fn store(_this: ArcBorrow<'_, Interface>, dev: &Device, text: &[u8]) -> Result {
-        let _rtnl = lock(dev)?;
-        match Mode::from_text(text) {
-            Ok(Mode::Datagram) => Ok(()),
-            Ok(Mode::Connected) => Err(refuse(dev, "mode", Refusal::Connected)),
-            Err(refusal) => Err(refuse(dev, "mode", refusal)),
-        }
+    fn store(this: ArcBorrow<'_, Interface>, dev: &Device, text: &[u8]) -> Result {
+        let rtnl = lock(dev)?;
+        let mode = Mode::from_text(text).map_err(|refusal| refuse(dev, "mode", refusal))?;
+        Arc::<Interface>::from(this)
+            .set_mode(dev, mode, &rtnl)
+            .map_err(|failure| match failure {
+                Failure::Refused(refusal) => refuse(dev, "mode", refusal),
+                Failure::Failed(e) => e,
+            })
     }
 }
 

@@ -17,6 +17,10 @@ use super::{
         Ident,
         Interface, //
     },
+    lane::{
+        Lane,
+        TxConn, //
+    },
     neigh::Queued,
     queue::{
         send_sges,
@@ -109,19 +113,36 @@ fn route(
     if to.is_multicast() {
         to = HwAddr::multicast(to.with_pkey(iface.pkey()).gid());
     }
+    // Connections are for peers that offer them; groups and address resolution go as datagrams (CM-16), and
+    // so does what the stack has left to the hardware before the mode changed.
+    let lane = (class == TxClass::Data
+        && !skb.is_gso()
+        && !skb.wants_checksum()
+        && to.flags() & HwAddr::FLAG_RC != 0
+        && !to.is_multicast())
+    .then(|| iface.sending_lane())
+    .flatten();
+    let to_rc = to;
     let to = to.key();
     if !skb.pull(PSEUDO_LEN) {
         return Err(TxDrop::Short);
     }
     let guard = rcu::read_lock();
     let ident = iface.ident.load(&guard).ok_or(TxDrop::NotReady)?;
-    let longest = match skb.gso() {
-        None => skb.len(),
-        // The longest piece.
-        Some(gso) => gso.headers as u32 + u32::from(gso.mss),
-    };
-    if longest > ident.max_frame {
-        return Err(TxDrop::TooLong);
+    if let Some(lane) = lane {
+        match connected(iface, queue, skb, ops, &to_rc, lane, ident, &guard)? {
+            Some(rest) => skb = rest,
+            None => return Ok(()),
+        }
+    } else {
+        let longest = match skb.gso() {
+            None => skb.len(),
+            // The longest piece.
+            Some(gso) => gso.headers as u32 + u32::from(gso.mss),
+        };
+        if longest > ident.max_frame {
+            return Err(too_long(iface, skb, class, ident.max_frame));
+        }
     }
     if class == TxClass::Resolution
         && !to.is_multicast()
@@ -142,6 +163,84 @@ fn route(
         }
         None => wait(iface, queue, skb, side, ops, &to, ident, &guard, more),
     }
+}
+
+/// Sends a packet over a connection, or lets it wait for one; gives it back if it is to go as a datagram.
+#[allow(clippy::too_many_arguments)]
+fn connected(
+    iface: ArcBorrow<'_, Interface>,
+    queue: &Queue,
+    mut skb: SkBuff,
+    ops: &mut TxOps,
+    to: &HwAddr,
+    lane: &Lane,
+    ident: &Ident,
+    guard: &Guard,
+) -> core::result::Result<Option<SkBuff>, TxDrop> {
+    let (gid, qpn) = (to.gid(), to.qpn());
+    let neigh = iface.neighbours().lookup(guard, &gid);
+    let conn = neigh.and_then(|neigh| neigh.conn(guard));
+    if let Some(conn) = conn.filter(|conn| conn.qpn == qpn) {
+        return over(iface, queue, skb, ops, lane, conn).map(|()| None);
+    }
+    if skb.len() <= ident.max_frame {
+        if neigh.is_some_and(|neigh| iface.neighbours().ask_connection(neigh, qpn)) {
+            Arc::<Interface>::from(iface).post(worker::NEIGHBOURS);
+        }
+        return Ok(Some(skb));
+    }
+    // It comes back through the queueing discipline, from its pseudo header on.
+    skb.push(&to.0).map_err(|_| TxDrop::NoMemory)?;
+    match iface.neighbours().wait_large(guard, &gid, qpn, skb) {
+        Queued::Waits => {
+            Arc::<Interface>::from(iface).post(worker::NEIGHBOURS);
+            Ok(None)
+        }
+        Queued::Ready(mut skb) => {
+            let conn = neigh.and_then(|neigh| neigh.conn(guard));
+            let conn = conn.ok_or(TxDrop::Flushed)?;
+            if !skb.pull(PSEUDO_LEN) {
+                return Err(TxDrop::Short);
+            }
+            over(iface, queue, skb, ops, lane, conn).map(|()| None)
+        }
+        Queued::Refused(mut skb) => {
+            if !skb.pull(PSEUDO_LEN) {
+                return Err(TxDrop::Short);
+            }
+            Err(too_long(iface, skb, TxClass::Data, ident.max_frame))
+        }
+        Queued::Dropped(reason) => {
+            if reason == TxDrop::TableFull {
+                Arc::<Interface>::from(iface).post(worker::NEIGHBOURS);
+            }
+            Err(reason)
+        }
+    }
+}
+
+/// Sends a packet over `conn`.
+fn over(
+    iface: ArcBorrow<'_, Interface>,
+    queue: &Queue,
+    skb: SkBuff,
+    ops: &mut TxOps,
+    lane: &Lane,
+    conn: &TxConn,
+) -> core::result::Result<(), TxDrop> {
+    if skb.len() > conn.max_frame {
+        return Err(too_long(iface, skb, TxClass::Data, conn.max_frame));
+    }
+    conn.send(lane, queue.shared.index, ops, skb)
+}
+
+/// Has the sender of a packet, encapsulation header first, told that it is too long (CM-19).
+fn too_long(iface: ArcBorrow<'_, Interface>, mut skb: SkBuff, class: TxClass, max: u32) -> TxDrop {
+    if class == TxClass::Data && skb.pull(encap::LEN) {
+        let mtu = max.saturating_sub(encap::LEN as u32);
+        Arc::<Interface>::from(iface).too_long(skb, mtu);
+    }
+    TxDrop::TooLong
 }
 
 /// Lets a packet wait until its destination is resolved.
@@ -181,6 +280,7 @@ fn wait(
             let ah = iface.find(guard, &to.gid()).ok_or(TxDrop::Flushed)?;
             send(iface, queue, skb, side, ops, to, ah, ident, more)
         }
+        Queued::Refused(_) => Err(TxDrop::TooLong),
         Queued::Dropped(reason) => Err(reason),
     }
 }
@@ -200,11 +300,18 @@ fn send(
 ) -> core::result::Result<(), TxDrop> {
     let shared = &queue.shared;
     if !shared.running() {
+        // Woken by who knows nothing of this queue pair, such as a connection. Whoever starts it wakes the queue.
+        let _ = ops.stop_unless(|| shared.running());
         return Err(TxDrop::NotReady);
     }
     let Some(sends) = &mut side.sends else {
         return Err(TxDrop::NotReady);
     };
+    if sends.free_slots() == 0 && !sends.is_broken() {
+        // As above; completions wake it.
+        let _ = ops.stop_unless(|| shared.ring.may_wake(sends.free_slots() as u32));
+        return Err(TxDrop::QueueFull);
+    }
     if skb.has_frag_list() || skb.segments() > sends.max_segments() {
         skb.linearize().map_err(|_| TxDrop::Linearize)?;
     }

@@ -12,6 +12,7 @@ use kernel::{
 };
 
 use super::{
+    conns::Conns,
     interface::{
         Control,
         Interface,
@@ -67,6 +68,12 @@ pub(crate) const REPATH: u32 = 1 << 7;
 
 /// What the broadcast group says could not be carried over to the data path.
 pub(crate) const SETTLE: u32 = 1 << 8;
+
+/// There is news of connections.
+pub(crate) const CONNECTION: u32 = 1 << 9;
+
+/// Senders must be told that packets are too long.
+pub(crate) const TOO_LONG: u32 = 1 << 10;
 
 /// When what could not be done for want of memory is tried again.
 const RETRY: Millis = Millis(100);
@@ -124,6 +131,9 @@ impl WorkItem for Interface {
             pace,
         };
 
+        if events & TOO_LONG != 0 {
+            this.answer_too_long(&dev);
+        }
         if events & PORT != 0 {
             port_changed(&mut cx, running.as_mut(), port, seen);
         }
@@ -155,12 +165,20 @@ impl WorkItem for Interface {
         if events & NEIGHBOURS != 0 {
             take_notes(&mut cx, running);
         }
+        if events & CONNECTION != 0 {
+            if let Some(conns) = running.conns.as_mut() {
+                conns.look(&mut cx);
+            }
+        }
         if events & QUEUE != 0 || running.recovery.busy() {
             running.recovery.look(&mut cx);
         }
 
         running.paths.tick(&mut cx);
         running.groups.tick(&mut cx);
+        if let Some(conns) = running.conns.as_mut() {
+            conns.tick(&mut cx, &running.paths);
+        }
         running.recovery.tick(&mut cx);
         age(&mut cx, running);
         settle(&mut cx, running, port, seen);
@@ -170,6 +188,7 @@ impl WorkItem for Interface {
             Millis::earliest(running.recovery.deadline(), Some(running.next_ageing)),
         );
         let deadline = Millis::earliest(deadline, cx.pace.deadline());
+        let deadline = Millis::earliest(deadline, running.conns.as_ref().and_then(Conns::deadline));
         // Left by this run for later; what was posted meanwhile has the worker run at once.
         let retry = (this.events.get() != 0).then(|| cx.now.saturating_add(RETRY));
         if let Some(at) = Millis::earliest(deadline, retry) {
@@ -217,6 +236,7 @@ fn port_changed(
         if let Some(running) = running.as_deref_mut() {
             running.groups.down(cx);
             running.paths.invalidate_all(cx);
+            flush_connections(cx, running);
             // Before the groups are joined again, or it would look as if nothing had changed:
             // the data path would go by the old GID, and no group but the broadcast group follow.
             settle(cx, running, port, &now);
@@ -233,6 +253,14 @@ fn port_changed(
         cx.pace.cancel();
         running.groups.down(cx);
         running.paths.flush_all(cx);
+        flush_connections(cx, running);
+    }
+}
+
+/// Ends the connections that we send over: they are bound to the port as it was.
+fn flush_connections(cx: &mut Cx<'_>, running: &mut Running) {
+    if let Some(conns) = running.conns.as_mut() {
+        conns.flush(cx);
     }
 }
 
@@ -268,6 +296,7 @@ fn look_for_pkey(
     if !present && running.recovery.started() {
         running.groups.down(cx);
         running.paths.flush_all(cx);
+        flush_connections(cx, running);
         settle(cx, running, port, seen);
         running.recovery.stop_all(cx);
     }
@@ -292,6 +321,9 @@ fn take_notes(cx: &mut Cx<'_>, running: &mut Running) {
         }
         if note.suspect {
             running.paths.suspect(cx, &note.gid);
+        }
+        if let (Some(qpn), Some(conns)) = (note.connect, running.conns.as_mut()) {
+            conns.wanted(cx, note.gid, qpn);
         }
         match note.wanted {
             None => {}
@@ -339,6 +371,9 @@ fn make_room(cx: &mut Cx<'_>, running: &mut Running) {
         );
         running.groups.age(cx);
         running.paths.age(cx);
+        if let Some(conns) = running.conns.as_mut() {
+            conns.age(cx);
+        }
         let enough = Limit::NEIGHBOURS.is_roomy(iface.neighbours().len())
             && Limit::PATHS.is_roomy(running.paths.len())
             && Limit::GROUPS.is_roomy(running.groups.len());
@@ -362,6 +397,9 @@ fn age(cx: &mut Cx<'_>, running: &mut Running) {
     );
     running.groups.age(cx);
     running.paths.age(cx);
+    if let Some(conns) = running.conns.as_mut() {
+        conns.age(cx);
+    }
 }
 
 /// Carries the state of the broadcast group over to carrier, MTU and the data path.
@@ -426,4 +464,7 @@ pub(crate) fn shut_down(cx: &mut Cx<'_>, running: &mut Running) {
         |_| true,
         |reason, packets| iface.count_drops(reason, packets),
     );
+    if let Some(conns) = running.conns.as_mut() {
+        conns.close_all(cx);
+    }
 }

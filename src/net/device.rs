@@ -120,6 +120,12 @@ impl Device {
         features & bindings::IPOIB_CONST_NETIF_F_RXCSUM != 0
     }
 
+    /// Has the core ask the driver anew which features it offers.
+    pub(crate) fn update_features(&self, _rtnl: &Rtnl) {
+        // SAFETY: live device, RTNL held.
+        unsafe { bindings::netdev_update_features(self.as_ptr()) }
+    }
+
     /// Switches carrier; does nothing if it is so already. Process or softirq context, no RTNL
     /// needed.
     pub(crate) fn set_carrier(&self, on: bool) {

@@ -5,6 +5,7 @@
 //!
 //! Written as if for the kernel crate: it names neither `rdma` nor `ipoib`.
 
+pub(crate) mod bigbuf;
 pub(crate) mod device;
 pub(crate) mod ethtool;
 pub(crate) mod extack;

@@ -76,6 +76,9 @@ pub(crate) trait Ops: Send + Sync + Sized + 'static {
     /// stack does it. Softirq or process context with BH off, inside an RCU read section.
     fn can_segment(this: ArcBorrow<'_, Self>, skb: &SkBuff) -> bool;
 
+    /// Which of `wanted` the device offers now (`NETIF_F_*`). RTNL held.
+    fn fix_features(this: ArcBorrow<'_, Self>, wanted: u64) -> u64;
+
     /// The link-layer header for a packet of ethertype `protocol` (host byte order) to `to`.
     fn hard_header(protocol: u16, to: &[u8; ALEN]) -> [u8; HARD_HEADER];
 
@@ -154,6 +157,7 @@ impl<T: Ops> Adapter<T> {
         ndo_stop: Some(Self::stop),
         ndo_start_xmit: Some(Self::start_xmit),
         ndo_features_check: Some(Self::features_check),
+        ndo_fix_features: Some(Self::fix_features),
         ndo_change_mtu: Some(Self::change_mtu),
         ndo_set_rx_mode_async: Some(Self::set_rx_mode),
         ndo_tx_timeout: Some(Self::tx_timeout),
@@ -290,6 +294,17 @@ impl<T: Ops> Adapter<T> {
             }
         }
         bindings::netdev_tx::NETDEV_TX_OK
+    }
+
+    /// # Safety
+    ///
+    /// Called by the core, RTNL held, for a device of this adapter, from its registration on.
+    unsafe extern "C" fn fix_features(
+        dev: *mut bindings::net_device,
+        wanted: bindings::netdev_features_t,
+    ) -> bindings::netdev_features_t {
+        // SAFETY: the caller keeps the device.
+        T::fix_features(unsafe { Self::data(dev) }, wanted)
     }
 
     /// # Safety

@@ -51,6 +51,11 @@ pub(crate) struct Offloads {
 }
 
 impl Offloads {
+    /// `features` without those that are left to the hardware packet by packet on the way out.
+    pub(crate) const fn without(features: u64) -> u64 {
+        features & !(bindings::IPOIB_CONST_NETIF_F_IP_CSUM | bindings::IPOIB_CONST_NETIF_F_TSO)
+    }
+
     /// The features to offer, and those that users may switch.
     fn features(self) -> (u64, u64) {
         let mut switched = 0;

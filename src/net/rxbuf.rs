@@ -112,19 +112,19 @@ unsafe impl Send for RxPage {}
 
 impl RxPage {
     /// Any context; does not sleep.
-    fn new() -> Option<Self> {
+    pub(super) fn new() -> Option<Self> {
         // SAFETY: no preconditions.
         let page = NonNull::new(unsafe { bindings::ipoib_h_alloc_rx_page() })?;
         // INVARIANT: a new page, ours alone.
         Some(Self { page })
     }
 
-    fn address(&self) -> *mut u8 {
+    pub(super) fn address(&self) -> *mut u8 {
         // SAFETY: a valid page without highmem.
         unsafe { bindings::ipoib_h_page_address(self.page.as_ptr()) }.cast()
     }
 
-    fn into_raw(self) -> *mut bindings::page {
+    pub(super) fn into_raw(self) -> *mut bindings::page {
         core::mem::ManuallyDrop::new(self).page.as_ptr()
     }
 }
@@ -249,7 +249,7 @@ impl RxBuf {
                 // SAFETY: the packet has no fragments yet, and takes over the page's reference;
                 // `rest` octets of it have been filled.
                 unsafe {
-                    bindings::ipoib_h_skb_add_rx_page(ptr.as_ptr(), page.into_raw(), rest as u32)
+                    bindings::ipoib_h_skb_add_rx_page(ptr.as_ptr(), 0, page.into_raw(), rest as u32)
                 };
                 Ok((skb, None))
             }

@@ -223,6 +223,28 @@ impl SkBuff {
         }
     }
 
+    /// Tells the sender of this packet, whose data starts with the network header, that no packet longer
+    /// than `mtu` octets goes this way: in the route, and by an ICMP message (CM-19). Drops the packet.
+    /// Not with a transmit lock held.
+    pub(crate) fn too_big(self, dev: &Device, mtu: u32) {
+        let skb = self.as_ptr();
+        // SAFETY: valid buffer that we own, with its route; `dev` is live while the messages are made.
+        unsafe {
+            (*skb)
+                .__bindgen_anon_1
+                .__bindgen_anon_1
+                .__bindgen_anon_1
+                .dev = dev.as_ptr();
+            bindings::ipoib_h_skb_clear_cb(skb);
+            bindings::ipoib_h_skb_update_pmtu(skb, mtu);
+            match u32::from(u16::from_be(bindings::ipoib_h_skb_protocol(skb))) {
+                bindings::ETH_P_IP => bindings::ipoib_h_icmp_frag_needed(skb, mtu),
+                bindings::ETH_P_IPV6 => bindings::ipoib_h_icmpv6_too_big(skb, mtu),
+                _ => {}
+            }
+        }
+    }
+
     /// Sends the packet through `dev`'s queueing discipline, from the start. Not in hard
     /// interrupts.
     pub(crate) fn transmit(self, dev: &Device) {

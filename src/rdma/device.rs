@@ -54,6 +54,12 @@ pub(crate) struct DeviceAttrs {
     pub(crate) max_cqe: u32,
     /// Most queue pairs attached to one multicast group.
     pub(crate) max_mcast_qp_attach: u32,
+    /// Shared receive queues; 0 if there are none.
+    pub(crate) max_srq: u32,
+    /// Outstanding requests of a shared receive queue.
+    pub(crate) max_srq_wr: u32,
+    /// Scatter entries of a shared receive queue's request.
+    pub(crate) max_srq_sge: u32,
     /// `enum ib_device_cap_flags`.
     pub(crate) device_cap_flags: u64,
     /// `enum ib_kernel_cap_flags`.
@@ -149,6 +155,9 @@ impl DeviceHandle {
             max_qp_wr: limit(attrs.max_qp_wr),
             max_cqe: limit(attrs.max_cqe),
             max_mcast_qp_attach: limit(attrs.max_mcast_qp_attach),
+            max_srq: limit(attrs.max_srq),
+            max_srq_wr: limit(attrs.max_srq_wr),
+            max_srq_sge: limit(attrs.max_srq_sge),
             device_cap_flags: attrs.device_cap_flags,
             kernel_cap_flags: attrs.kernel_cap_flags,
         };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Safe verbs: the part of the kernel's RDMA API that datagram traffic needs.
+//! Safe verbs: the part of the kernel's RDMA API that IP over InfiniBand needs.
 //!
 //! Everything hangs on a [`DeviceHandle`]. A [`Registration`] hands one out when a device appears,
 //! and when the device goes away it waits until every clone is dropped. Each object below holds a
@@ -24,6 +24,7 @@
 
 pub(crate) mod ah;
 pub(crate) mod client;
+pub(crate) mod cm;
 pub(crate) mod cq;
 pub(crate) mod device;
 mod dma;
@@ -36,22 +37,25 @@ pub(crate) mod recv;
 pub(crate) mod resolve;
 pub(crate) mod sa;
 pub(crate) mod send;
+pub(crate) mod srq;
 pub(crate) mod wc;
 
 pub(crate) use self::{
     ah::{Ah, AhAttr, AhPool, Grh},
     client::{Addressee, Client, Registration},
+    cm::{CmEvent, CmHandler, CmId, CmPath, Listener, Request},
     cq::{CompletionHandler, Cq, CqPoller},
     device::{DeviceAttrs, DeviceHandle},
     event::{Event, EventHandler, EventKind, EventRegistration},
     mcast::McastAttach,
     pd::Pd,
     port::{Port, PortAttr, PortKind, PortState, UnderlyingNetdev},
-    qp::{Qp, QpControl, QpFlags, QpHandler, QpReset, QpSizes, QpState},
+    qp::{Qp, QpControl, QpFlags, QpHandler, QpReset, QpSizes, QpState, Transport},
     recv::RecvQueue,
     resolve::{GidResolution, ResolveHandler, Resolved},
     sa::{GroupRecord, JoinHandler, JoinRequest, PathHandler, PathRecord, PathRequest, SaClient},
     send::{Lso, Offload, SendCompletions, SendError, SendQueue, LSO_HEADERS},
+    srq::{Lender, Srq},
     wc::{Wc, WcStatus},
 };
 

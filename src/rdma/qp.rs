@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Datagram queue pairs.
+//! Queue pairs: datagram ones, and the ends of reliable connections.
 //!
 //! A queue pair has two faces. [`Qp`] is shared: queues post through it, attachments and tests hold
 //! it. [`QpControl`] is unique and changes the state. The split is what makes [`QpReset`] a proof.
+
+mod kinds;
 
 use core::{
     marker::PhantomData,
@@ -20,7 +22,8 @@ use kernel::{
     },
 };
 
-use super::{cq::Cq, device::DeviceHandle, pd::Pd};
+pub(crate) use self::kinds::{QpFlags, QpSizes, QpState, Transport};
+use super::{cq::Cq, device::DeviceHandle, pd::Pd, srq::Srq};
 use crate::{
     sys::{
         bindings as sys,
@@ -40,75 +43,20 @@ type PostRecv = unsafe extern "C" fn(
     *mut *const sys::ib_recv_wr,
 ) -> c_int;
 
-/// State of a queue pair (`enum ib_qp_state`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum QpState {
-    /// Holds no requests.
-    Reset,
-    /// Takes receive requests, receives nothing yet.
-    Init,
-    /// Receives.
-    ReadyToReceive,
-    /// Receives and sends.
-    ReadyToSend,
-    /// Stops sending.
-    SendQueueDrain,
-    /// Sending failed; receives.
-    SendQueueError,
-    /// Flushes all requests.
-    Error,
-    /// A value this driver does not know.
-    Unknown,
-}
-
-impl From<sys::ib_qp_state> for QpState {
-    fn from(state: sys::ib_qp_state) -> Self {
-        match state {
-            sys::ib_qp_state::IB_QPS_RESET => Self::Reset,
-            sys::ib_qp_state::IB_QPS_INIT => Self::Init,
-            sys::ib_qp_state::IB_QPS_RTR => Self::ReadyToReceive,
-            sys::ib_qp_state::IB_QPS_RTS => Self::ReadyToSend,
-            sys::ib_qp_state::IB_QPS_SQD => Self::SendQueueDrain,
-            sys::ib_qp_state::IB_QPS_SQE => Self::SendQueueError,
-            sys::ib_qp_state::IB_QPS_ERR => Self::Error,
-            _ => Self::Unknown,
-        }
-    }
-}
-
-/// Sizes of a queue pair.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct QpSizes {
-    /// Outstanding send requests.
-    pub(crate) send_wr: u32,
-    /// Outstanding receive requests.
-    pub(crate) recv_wr: u32,
-    /// Gather entries of a send request.
-    pub(crate) send_sge: u32,
-    /// Scatter entries of a receive request.
-    pub(crate) recv_sge: u32,
-}
-
-/// Special wishes for a queue pair. Not every device grants them: look at its
-/// [`DeviceAttrs`](super::DeviceAttrs) first.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct QpFlags {
-    /// Do not receive one's own multicasts.
-    pub(crate) block_multicast_loopback: bool,
-    /// Segment large TCP packets.
-    pub(crate) lso: bool,
-}
-
 /// Something that must live until the queue pair is destroyed, because the hardware may access it.
 pub(super) trait Kept: Send + Sync {}
 
-/// Whom a queue pair tells of failures.
+/// Whom a queue pair tells of failures, and of its end.
 pub(crate) trait QpHandler: Send + Sync + 'static {
     /// The hardware says that the queue pair is broken, which need not show in any completion.
     ///
     /// Called in any context, interrupts possibly off, and possibly with locks of the driver held:
     /// only note it and queue work. A handler must not own a [`Qp`], or neither would ever be freed.
     fn failed(&self);
+
+    /// The queue pair is in the error state and takes nothing more from its shared receive queue.
+    /// Called like [`QpHandler::failed`].
+    fn last_wqe(&self) {}
 }
 
 /// An entry of the list of such things.
@@ -119,8 +67,9 @@ struct KeptNode {
 
 /// # Invariants
 ///
-/// - `raw` is a UD queue pair in `pd` with the two completion queues, whose context is `context`;
-///   `context` owns a reference to the handler that `release` gives back.
+/// - `raw` is a queue pair in `pd` with the two completion queues, of the reliable transport if
+///   `connected`, else a datagram one. Its context is `context`, which owns a reference to the
+///   handler that `release` gives back.
 /// - `kept` is a list of boxes that this value owns. Whatever memory is posted to the queue pair is
 ///   kept by it.
 /// - `resets` was incremented before each transition to the reset state.
@@ -135,6 +84,8 @@ struct Inner {
     lso: bool,
     resets: Atomic<u64>,
     kept: Atomic<*mut KeptNode>,
+    connected: bool,
+    srq: Option<Srq>,
     pd: Pd,
     send_cq: Cq,
     recv_cq: Cq,
@@ -159,6 +110,7 @@ impl Drop for Inner {
                 self.num.get()
             );
             core::mem::forget((self.pd.clone(), self.send_cq.clone(), self.recv_cq.clone()));
+            core::mem::forget(self.srq.take());
             return;
         }
         // SAFETY: By the type invariants; no callback runs any more.
@@ -172,7 +124,7 @@ impl Drop for Inner {
     }
 }
 
-/// A counted reference to a datagram (UD) queue pair.
+/// A counted reference to a queue pair.
 ///
 /// Dropping the last reference, those of queues and attachments included, destroys the queue pair
 /// and may sleep; only then are buffers freed that were posted and never completed.
@@ -199,6 +151,17 @@ impl Qp {
     /// The protection domain.
     pub(crate) fn pd(&self) -> &Pd {
         &self.0.pd
+    }
+
+    /// Whether this is the end of a connection; else its requests are datagrams.
+    #[inline]
+    pub(super) fn is_connected(&self) -> bool {
+        self.0.connected
+    }
+
+    /// A number by which the queue pair is told from others that exist at the same time.
+    pub(crate) fn key(&self) -> usize {
+        self.0.raw.as_ptr() as usize
     }
 
     /// Gather entries that a send request may have.
@@ -246,8 +209,8 @@ impl Qp {
     /// # Safety
     ///
     /// `wr` must be a valid chain of UD requests for this queue pair, with address handles of its
-    /// protection domain. What they point to must stay until they complete, a `QpReset` covers
-    /// them, or the queue pair is destroyed.
+    /// protection domain, or of plain sends if it is the end of a connection. What they point to
+    /// must stay until they complete, a `QpReset` covers them, or the queue pair is destroyed.
     #[inline]
     pub(super) unsafe fn post_send(
         &self,
@@ -295,7 +258,7 @@ pub(crate) struct QpControl {
 // The verbs name their transitions so.
 #[allow(clippy::wrong_self_convention)]
 impl QpControl {
-    /// Creates a UD queue pair in the reset state. Sleeps.
+    /// Creates a queue pair in the reset state. Sleeps.
     ///
     /// The sizes must be within the device's limits. Requests complete only if they say so
     /// (`IB_SIGNAL_REQ_WR`). `handler` hears of failures from now until the queue pair is destroyed.
@@ -304,7 +267,7 @@ impl QpControl {
         send_cq: &Cq,
         recv_cq: &Cq,
         sizes: QpSizes,
-        flags: QpFlags,
+        transport: Transport<'_>,
         handler: Arc<H>,
     ) -> Result<Self> {
         if !send_cq.device().same_as(pd.device()) || !recv_cq.device().same_as(pd.device()) {
@@ -329,15 +292,33 @@ impl QpControl {
                 ..Default::default()
             },
             sq_sig_type: sys::ib_sig_type::IB_SIGNAL_REQ_WR,
-            qp_type: sys::ib_qp_type::IB_QPT_UD,
+            qp_type: sys::ib_qp_type::IB_QPT_RC,
             ..Default::default()
         };
-        if flags.block_multicast_loopback {
-            attr.create_flags |=
-                sys::ib_qp_create_flags::IB_QP_CREATE_BLOCK_MULTICAST_LOOPBACK.0 as u32;
-        }
-        if flags.lso {
-            attr.create_flags |= sys::ib_qp_create_flags::IB_QP_CREATE_IPOIB_UD_LSO.0 as u32;
+        let mut shared = None;
+        let connected = !matches!(transport, Transport::Datagram(_));
+        let lso = matches!(&transport, Transport::Datagram(flags) if flags.lso);
+        match transport {
+            Transport::Datagram(flags) => {
+                attr.qp_type = sys::ib_qp_type::IB_QPT_UD;
+                if flags.block_multicast_loopback {
+                    attr.create_flags |=
+                        sys::ib_qp_create_flags::IB_QP_CREATE_BLOCK_MULTICAST_LOOPBACK.0 as u32;
+                }
+                if flags.lso {
+                    attr.create_flags |=
+                        sys::ib_qp_create_flags::IB_QP_CREATE_IPOIB_UD_LSO.0 as u32;
+                }
+            }
+            Transport::Sender => {}
+            Transport::Receiver(None) => {}
+            Transport::Receiver(Some(srq)) => {
+                if !srq.pd().device().same_as(pd.device()) {
+                    return Err(EINVAL);
+                }
+                attr.srq = srq.as_ptr();
+                shared = Some(srq.clone());
+            }
         }
         // SAFETY: All objects are valid and of one device; the caller name is a static string; the
         // callback fits the context, which lives until the queue pair is destroyed.
@@ -365,9 +346,11 @@ impl QpControl {
             post_send,
             post_recv,
             send_sge: sizes.send_sge as usize,
-            lso: flags.lso,
+            lso,
             resets: Atomic::new(0),
             kept: Atomic::new(null_mut()),
+            connected,
+            srq: shared,
             pd: pd.clone(),
             send_cq: send_cq.clone(),
             recv_cq: recv_cq.clone(),
@@ -382,7 +365,11 @@ impl QpControl {
         &self.qp
     }
 
-    fn modify(&mut self, attr: &mut sys::ib_qp_attr, mask: sys::ib_qp_attr_mask) -> Result {
+    pub(super) fn modify(
+        &mut self,
+        attr: &mut sys::ib_qp_attr,
+        mask: sys::ib_qp_attr_mask,
+    ) -> Result {
         // SAFETY: The queue pair is valid; the core checks the transition.
         to_result(unsafe { sys::ib_modify_qp(self.qp.as_ptr(), attr, mask.0 as c_int) })
     }
@@ -413,6 +400,25 @@ impl QpControl {
                 | sys::ib_qp_attr_mask::IB_QP_PKEY_INDEX
                 | sys::ib_qp_attr_mask::IB_QP_PORT
                 | sys::ib_qp_attr_mask::IB_QP_QKEY,
+        )
+    }
+
+    /// Reset to init, for the sending end of a connection. Sleeps.
+    pub(crate) fn to_init_connected(&mut self, pkey_index: u16, port: u32) -> Result {
+        let mut attr = sys::ib_qp_attr {
+            qp_state: sys::ib_qp_state::IB_QPS_INIT,
+            pkey_index,
+            port_num: port,
+            // Nobody reads or writes our memory.
+            qp_access_flags: 0,
+            ..Default::default()
+        };
+        self.modify(
+            &mut attr,
+            sys::ib_qp_attr_mask::IB_QP_STATE
+                | sys::ib_qp_attr_mask::IB_QP_PKEY_INDEX
+                | sys::ib_qp_attr_mask::IB_QP_PORT
+                | sys::ib_qp_attr_mask::IB_QP_ACCESS_FLAGS,
         )
     }
 

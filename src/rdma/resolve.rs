@@ -90,11 +90,11 @@ impl SockAddr {
 /// # Invariants
 ///
 /// The value owns one reference, and the device of the entry is held by whoever holds the value.
-struct GidEntry(NonNull<sys::ib_gid_attr>);
+pub(super) struct GidEntry(NonNull<sys::ib_gid_attr>);
 
 impl GidEntry {
     /// Entry `index` of the table of `port`. Sleeps.
-    fn get(port: &Port, index: u16) -> Result<Self> {
+    pub(super) fn get(port: &Port, index: u16) -> Result<Self> {
         let (device, number) = (port.device().as_ptr(), port.number());
         // SAFETY: The device is valid; the core checks the port and the index.
         let entry = unsafe { sys::rdma_get_gid_attr(device, number, index.into()) };
@@ -108,6 +108,11 @@ impl GidEntry {
         // SAFETY: By the type invariants the entry is valid; it does not change while it is
         // referenced. All 16 bytes of the union are plain bytes.
         Gid(unsafe { (*self.0.as_ptr()).gid.raw })
+    }
+
+    /// The C object, valid as long as `self`.
+    pub(super) fn as_ptr(&self) -> *const sys::ib_gid_attr {
+        self.0.as_ptr()
     }
 }
 

@@ -124,6 +124,10 @@ pub(crate) struct PathRecord {
     pub(crate) sl: u8,
     /// Rate code (`enum ib_rate`).
     pub(crate) rate: u8,
+    /// MTU code (`enum ib_mtu`).
+    pub(crate) mtu: u8,
+    /// Encoded life time of a packet: 4.096 us times a power of two.
+    pub(crate) life_time: u8,
     /// Hop limit; 0 where datagrams need no global route.
     pub(crate) hop_limit: u8,
     /// Flow label, 20 bits.
@@ -310,6 +314,8 @@ fn path_record(rec: &sys::sa_path_rec) -> PathRecord {
         slid,
         sl: rec.sl,
         rate: rec.rate,
+        mtu: rec.mtu,
+        life_time: rec.packet_life_time,
         hop_limit: rec.hop_limit,
         flow_label: u32::from_be(rec.flow_label),
         traffic_class: rec.traffic_class,

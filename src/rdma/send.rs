@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 
-//! Sending datagrams.
+//! Sending: datagrams, and messages over a connection.
 //!
 //! A ring of slots connects the two ends: [`SendQueue`] fills slots and posts, under the transmit
 //! lock; [`SendCompletions`] empties them, in the poll. A slot owns all that its send needs: the
@@ -226,15 +226,37 @@ impl<P: Segments> SendQueue<P> {
         payload: P,
         offload: Offload,
     ) -> Result<(), (SendError, P)> {
+        if self.qp.is_connected() || !ah.is_of(self.qp.pd().as_ptr()) {
+            return Err((SendError::WrongDomain, payload));
+        }
+        self.chain(Some(ah), dst, qkey, payload, offload)
+    }
+
+    /// Takes a payload for the other end of the connection that the queue pair is an end of; else
+    /// like [`SendQueue::push`].
+    pub(crate) fn push_connected(&mut self, payload: P) -> Result<(), (SendError, P)> {
+        if !self.qp.is_connected() {
+            return Err((SendError::WrongDomain, payload));
+        }
+        self.chain(None, Qpn::new(0), 0, payload, Offload::default())
+    }
+
+    /// Puts one request on the chain. The handle, destination and key fit the queue pair's transport.
+    #[inline]
+    fn chain(
+        &mut self,
+        ah: Option<RcuArc<Ah>>,
+        dst: Qpn,
+        qkey: u32,
+        payload: P,
+        offload: Offload,
+    ) -> Result<(), (SendError, P)> {
         if self.filled == CHAIN {
             // A failure is remembered in `broken`.
             let _ = self.flush();
         }
         if self.broken {
             return Err((SendError::Broken, payload));
-        }
-        if !ah.is_of(self.qp.pd().as_ptr()) {
-            return Err((SendError::WrongDomain, payload));
         }
         let (headers, mss) = match offload.lso {
             None => (0, 0),
@@ -262,9 +284,9 @@ impl<P: Segments> SendQueue<P> {
             _ => (sys::ib_wr_opcode::IB_WR_SEND, null_mut()),
         };
         let (sg_list, num_sge) = slot.mapping.list();
-        let raw_ah = ah.as_ptr();
+        let raw_ah = ah.as_ref().map_or(null_mut(), |ah| ah.as_ptr());
         slot.payload = Some(payload);
-        slot.ah = Some(ah);
+        slot.ah = ah;
         self.ring.advance();
 
         let chain = self.chain.as_ptr().cast::<sys::ib_ud_wr>();
@@ -311,7 +333,8 @@ impl<P: Segments> SendQueue<P> {
         self.ring.publish();
         let first = self.chain.as_ptr().cast::<sys::ib_ud_wr>();
         // SAFETY: By the type invariants the chain is linked and its slots are kept by the queue
-        // pair; the address handles are of its domain, which `push` checked. Slots are emptied only
+        // pair; the address handles are of its domain, which `push` checked; the end of a connection
+        // looks at nothing but the plain request. Slots are emptied only
         // by a completion, or by `recover`, which asks for a `QpReset` that covers this post.
         let (result, bad, posted) = unsafe { self.qp.post_send(&raw const (*first).wr) };
         // INVARIANT: The chain is empty again.
@@ -454,6 +477,11 @@ impl<P: Segments> SendCompletions<P> {
         }
         self.ring.publish();
         Ok(())
+    }
+
+    /// What [`Wc::tag`] says of completions of this queue.
+    pub(crate) fn tag(&self) -> u16 {
+        self.tag.get()
     }
 
     /// Slots in use: sends posted and not completed, and those of a broken queue that were not posted.

@@ -67,6 +67,18 @@ impl Wc {
         unsafe { self.0.__bindgen_anon_1.wr_id }
     }
 
+    /// Which of the queues that share a completion queue this belongs to.
+    #[inline]
+    pub(crate) fn tag(&self) -> u16 {
+        (self.wr_id() >> WrTag::SEQ_BITS) as u16
+    }
+
+    /// What [`Qp::key`](super::Qp::key) says of the queue pair.
+    #[inline]
+    pub(crate) fn qp_key(&self) -> usize {
+        self.0.qp as usize
+    }
+
     /// Outcome of the request. If it is an error, only [`Wc::vendor_err`] is meaningful besides.
     #[inline]
     pub(crate) fn status(&self) -> WcStatus {
@@ -153,6 +165,17 @@ impl WrTag {
         static NEXT: Atomic<u32> = Atomic::new(0);
         let n = NEXT.fetch_add(1, Relaxed) % 0xffff;
         Self(u64::from(n.wrapping_add(1)) << Self::SEQ_BITS)
+    }
+
+    /// The tag by itself.
+    pub(super) fn get(self) -> u16 {
+        (self.0 >> Self::SEQ_BITS) as u16
+    }
+
+    /// The number of the request of `wc`, if it is one of this queue.
+    #[inline]
+    pub(super) fn seq(self, wc: &Wc) -> Option<u64> {
+        self.distance(wc, 0)
     }
 
     /// The `wr_id` of request `seq`.

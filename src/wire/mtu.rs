@@ -76,3 +76,16 @@ pub const fn check(requested: u32, ib_limit: u32) -> Result<(), MtuError> {
         Ok(())
     }
 }
+
+/// Checks a connected-mode MTU asked for by the administrator against [`MIN`] and `most`, what connections
+/// allow.
+#[inline]
+pub const fn check_connected(requested: u32, most: u32) -> Result<(), MtuError> {
+    if requested < MIN {
+        Err(MtuError::TooSmall(MIN))
+    } else if requested > most {
+        Err(MtuError::TooLarge(most))
+    } else {
+        Ok(())
+    }
+}

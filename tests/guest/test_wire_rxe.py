@@ -171,7 +171,8 @@ def test_limited_broadcast(recorded, a):
 
 def test_arp(recorded, a, b):
     """ARP has hardware type 32, address length 20, protocol length 4; the request is broadcast, the reply
-    goes to the queue pair of the asker (RFC rows 15 and 16, FMT-6); the flags octet is 0 (rows 32, 33)."""
+    goes to the queue pair of the asker (RFC rows 15 and 16, FMT-6); the flags octet says that we take
+    connections (row 32)."""
     packets = recorded.find("ARP", lambda f: f.number("type") == 0x0806)
     for f in packets:
         assert (f.number("arp_hw_type"), f.number("arp_hw_size"), f.number("arp_proto_size")) == (32, 20, 4)
@@ -182,7 +183,7 @@ def test_arp(recorded, a, b):
     addresses = {s.ip4: s.hwaddr.replace(":", "") for s in (a, b)}
     for f in packets:
         assert f.text("arp_src_hw").replace(":", "") == addresses[f.text("arp_src")]
-        assert f.text("arp_src_hw")[:2] == "00"
+        assert f.text("arp_src_hw")[:2] == "80"
     for f in replies:
         to = addresses[f.text("arp_dst")]
         assert f.text("arp_dst_hw").replace(":", "") == to
@@ -270,11 +271,12 @@ def test_join_and_leave(a, b):
 
 
 def test_hardware_address(a, b):
-    """The address is 0, the QPN of the first queue, the port's GID (RFC row 14, FMT-1); the broadcast address
-    that of FMT-3; the link-local IPv6 address is the GUID with the bit 0x02 set (RFC row 18, FMT-7)."""
+    """The address is 0x80 (we take connections), the QPN of the first queue, the port's GID (RFC row 14, FMT-1);
+    the broadcast address that of FMT-3; the link-local IPv6 address is the GUID with the bit 0x02 set (RFC row 18,
+    FMT-7)."""
     for side in (a, b):
         octets = bytes.fromhex(side.hwaddr.replace(":", ""))
-        assert len(octets) == 20 and octets[0] == 0
+        assert len(octets) == 20 and octets[0] == 0x80
         assert int.from_bytes(octets[1:4], "big") == inject.View(side).qpns[0]
         assert octets[4:] == inject.gid_of(side).packed
         link = side.link()

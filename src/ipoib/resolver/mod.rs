@@ -31,6 +31,7 @@ use crate::{
     rdma::{
         self,
         AhAttr,
+        CmPath,
         GidResolution,
         PathRecord,
         PortKind,
@@ -275,6 +276,14 @@ impl Resolver {
         match route {
             Route::Roce(found) => roce::unicast(iface.port().rdma(), gid, found),
             Route::Ib(path) => sa::unicast(iface, path),
+        }
+    }
+
+    /// The path of a connection to `gid`.
+    pub(crate) fn connection(&self, iface: &Interface, gid: &Gid, route: &Route) -> Option<CmPath> {
+        match route {
+            Route::Roce(found) => roce::connection(iface, gid, found),
+            Route::Ib(path) => Some(sa::connection(iface, path)),
         }
     }
 

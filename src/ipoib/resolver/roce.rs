@@ -12,7 +12,10 @@ use kernel::{
 };
 
 use super::{
-    super::port::Port,
+    super::{
+        interface::Interface,
+        port::Port, //
+    },
     Held, //
 };
 use crate::{
@@ -22,7 +25,9 @@ use crate::{
     },
     rdma::{
         self,
+        cm::Hop,
         AhAttr,
+        CmPath,
         Resolved, //
     },
     wire::{
@@ -90,6 +95,24 @@ pub(super) fn unicast(port: &rdma::Port, gid: &Gid, answer: &Resolved) -> AhAttr
         answer.dmac,
         answer.hop_limit.max(1),
     )
+}
+
+/// The path of a connection: as fast and as long as the port's.
+pub(super) fn connection(iface: &Interface, gid: &Gid, answer: &Resolved) -> Option<CmPath> {
+    let seen = iface.port().seen();
+    Some(CmPath {
+        dgid: *gid,
+        sgid: seen.gid,
+        pkey: iface.pkey(),
+        hop: Hop::Roce { dmac: answer.dmac },
+        sl: 0,
+        mtu: mtu::to_code(seen.mtu)?,
+        rate: 0,
+        hop_limit: answer.hop_limit.max(1),
+        flow_label: 0,
+        traffic_class: 0,
+        life_time: None,
+    })
 }
 
 pub(super) fn multicast(port: &rdma::Port, group: &Gid, params: &Params) -> AhAttr {

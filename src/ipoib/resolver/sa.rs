@@ -19,11 +19,13 @@ use crate::{
         Params, //
     },
     rdma::{
+        cm::Hop,
         sa::{
             PathQuery,
             SaMembership, //
         },
         AhAttr,
+        CmPath,
         Grh,
         GroupRecord,
         JoinHandler,
@@ -92,6 +94,26 @@ pub(super) fn unicast(iface: &Interface, path: &PathRecord) -> AhAttr {
         flow_label: path.flow_label,
         traffic_class: path.traffic_class,
     })
+}
+
+/// The path of a connection, as the record has it.
+pub(super) fn connection(iface: &Interface, path: &PathRecord) -> CmPath {
+    CmPath {
+        dgid: path.dgid,
+        sgid: iface.port().seen().gid,
+        pkey: iface.pkey(),
+        hop: Hop::Ib {
+            dlid: path.dlid,
+            slid: path.slid,
+        },
+        sl: path.sl,
+        mtu: path.mtu,
+        rate: path.rate,
+        hop_limit: path.hop_limit,
+        flow_label: path.flow_label,
+        traffic_class: path.traffic_class,
+        life_time: Some(path.life_time),
+    }
 }
 
 /// The address handle's attributes for a group (MC-11).

@@ -347,6 +347,7 @@ fn port_event() -> impl Strategy<Value = Event> {
         mtu.clone()
             .prop_map(|ib_mtu| Event::BroadcastJoined { ib_mtu }),
         mtu.prop_map(|ib_mtu| Event::Limit { ib_mtu }),
+        proptest::option::of(2044u32..65521).prop_map(Event::Connected),
     ]
 }
 
@@ -389,7 +390,7 @@ proptest! {
     }
 
     /// Whatever happens, the carrier is what the four conditions say, it is told only when it changes, and
-    /// the interface's MTU is never above what group and port allow.
+    /// the interface's MTU is never above what group and port, or in connected mode connections, allow.
     #[test]
     fn port_model(events in proptest::collection::vec((port_event(), 60u32..4200), 0..60)) {
         let mut port = Port::new(2048);
@@ -397,6 +398,7 @@ proptest! {
             (false, false, false, false, false);
         let (mut limit, mut group, mut netdev) = (2044, 2044, 2044);
         let mut wanted = u32::MAX;
+        let (mut connected, mut wanted_connected) = (None, u32::MAX);
         for (event, request) in events {
             match event {
                 Event::Admin(on) => admin = on,
@@ -408,6 +410,7 @@ proptest! {
                     group = ib_mtu - 4;
                 }
                 Event::Limit { ib_mtu } => limit = ib_mtu - 4,
+                Event::Connected(most) => (connected, wanted_connected) = (most, u32::MAX),
             }
             let actions = port.step(event);
             prop_assert!(!actions.overflowed());
@@ -431,18 +434,31 @@ proptest! {
             prop_assert_eq!(carrier, admin && active && pkey && joined);
             prop_assert_eq!(port.may_join(), admin && active && pkey);
             if request % 3 == 0 {
-                match port.request_mtu(request) {
-                    Ok(mtu) => {
+                // Connections allow more than datagrams.
+                let request = if connected.is_some() { request * 16 } else { request };
+                match (port.request_mtu(request), connected) {
+                    (Ok(mtu), Some(most)) => {
+                        prop_assert!((72..=most).contains(&request));
+                        prop_assert_eq!(mtu, request);
+                        netdev = mtu;
+                        wanted_connected = if request == most { u32::MAX } else { request };
+                    }
+                    (Err(_), Some(most)) => prop_assert!(!(72..=most).contains(&request)),
+                    (Ok(mtu), None) => {
                         prop_assert!((72..=limit).contains(&request));
                         prop_assert_eq!(mtu, request.min(group));
                         netdev = mtu;
                         wanted = if request == limit || request == group { u32::MAX } else { request };
                     }
-                    Err(_) => prop_assert!(!(72..=limit).contains(&request)),
+                    (Err(_), None) => prop_assert!(!(72..=limit).contains(&request)),
                 }
             }
             prop_assert_eq!(netdev, port.effective());
-            prop_assert_eq!(netdev, limit.min(group).min(wanted));
+            prop_assert_eq!(netdev, match connected {
+                Some(most) => wanted_connected.min(most),
+                None => limit.min(group).min(wanted),
+            });
+            prop_assert_eq!(port.connected(), connected.is_some());
         }
     }
 }

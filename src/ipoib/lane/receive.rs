@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: GPL-2.0
+
+//! The poll's receiving half.
+
+use kernel::sync::atomic::{
+    Full,
+    Relaxed, //
+};
+
+use super::{
+    super::{
+        rx,
+        worker, //
+    },
+    now_secs,
+    Inner,
+    BATCH, //
+};
+use crate::{
+    net::{
+        bigbuf::BigBuf,
+        napi::Context, //
+    },
+    rdma::Lender,
+    wire::{
+        encap,
+        rx::RxDrop, //
+    },
+};
+
+/// Buffers that are lent to one receive queue.
+pub(super) struct Receives {
+    pub(super) lender: Lender<BigBuf>,
+    pub(super) regions: usize,
+    /// How many there should be.
+    pub(super) target: usize,
+}
+
+impl Inner {
+    pub(super) fn poll_receives(&mut self, cx: &mut Context<'_>, budget: usize) -> usize {
+        let mut done = 0;
+        while done < budget {
+            let room = (budget - done).min(BATCH);
+            let Some(wcs) = self.wcs.get_mut(..room) else {
+                break;
+            };
+            let n = self.recv_cq.poll(wcs);
+            for i in 0..n {
+                self.received(cx, i);
+            }
+            done += n;
+            if n < room {
+                self.shared.rounds.fetch_add(1, Full);
+                break;
+            }
+        }
+        if self.short {
+            self.refill();
+        }
+        done
+    }
+
+    fn received(&mut self, cx: &mut Context<'_>, i: usize) {
+        let stats = &self.shared.stats;
+        let Some(wc) = self.wcs.get(i) else {
+            return;
+        };
+        let recvs = self.recvs.get_mut(&wc.tag());
+        let Some((recvs, mut buf)) =
+            recvs.and_then(|recvs| recvs.lender.complete(wc).map(|buf| (recvs, buf)))
+        else {
+            // What is flushed may be of an end that has gone.
+            if !wc.status().is_flushed() {
+                stats.rx_drop(RxDrop::BadCompletion);
+            }
+            return;
+        };
+        if !wc.status().is_success() {
+            if recvs.lender.srq().is_none() {
+                // Its queue pair is in the error state and gives back at once what it gets.
+                recvs.target = 0;
+            }
+            if !wc.status().is_flushed() {
+                stats.rx_drop(RxDrop::CompletionError);
+                rx::warn_completion(&self.dev, wc, "cm recv", 0);
+            }
+        } else {
+            if let Some(mark) = self.shared.mark(wc.qp_key()) {
+                let now = now_secs();
+                if mark.load(Relaxed) != now {
+                    mark.store(now, Relaxed);
+                }
+            }
+            let len = wc.byte_len() as usize;
+            match check(buf.start(), len) {
+                Ok(ethertype) => match buf.take(&self.dev, len, ethertype.0, 0) {
+                    Some(skb) => {
+                        stats.rx_packets.add(1);
+                        stats.rx_bytes.add((len - encap::LEN) as u64);
+                        cx.receive(skb);
+                    }
+                    None => stats.rx_drop(RxDrop::NoMemory),
+                },
+                Err(reason) => stats.rx_drop(reason),
+            }
+        }
+        // Lost only if it cannot be mapped any more; `refill` makes another.
+        if recvs.target != 0 {
+            self.short |= recvs.lender.push(buf).is_err();
+        }
+    }
+
+    /// Lends as many buffers as there should be.
+    pub(super) fn refill(&mut self) {
+        self.short = false;
+        for recvs in self.recvs.values_mut() {
+            while recvs.lender.lent() < recvs.target {
+                let pushed =
+                    BigBuf::new(recvs.regions).is_some_and(|buf| recvs.lender.push(buf).is_ok());
+                if !pushed {
+                    self.short = true;
+                    break;
+                }
+            }
+        }
+        if self.short && self.shared.starving.set(1) == 0 {
+            self.iface.post(worker::CONNECTION);
+        }
+    }
+}
+
+/// Checks a message: long enough, and of an ethertype.
+fn check(start: &[u8], len: usize) -> core::result::Result<encap::EtherType, RxDrop> {
+    if len < encap::LEN {
+        return Err(RxDrop::TooShort);
+    }
+    if len == encap::LEN {
+        return Err(RxDrop::Empty);
+    }
+    let ethertype = encap::parse(start).ok_or(RxDrop::TooShort)?;
+    if ethertype.is_ethertype() {
+        Ok(ethertype)
+    } else {
+        Err(RxDrop::BadEtherType)
+    }
+}

@@ -1,0 +1,162 @@
+"""Connected mode, on any fabric: our driver on side A, any on side B. Modes, sizes, MTUs, changes under traffic."""
+
+import re
+
+import net
+import pytest
+
+CONNECTED_MTU = 65520
+MODES = ("datagram", "connected")
+
+
+def set_mode(side, mode):
+    """As a user does it; the system call is restarted while somebody else has RTNL."""
+    side.run("sh", "-c", f"echo {mode} | tee /sys/class/net/{side.iface}/mode")
+
+
+def mode(side):
+    return side.read(f"/sys/class/net/{side.iface}/mode")
+
+
+def reachable(a, b):
+    net.wait_until("the sides to reach each other", lambda: a.reaches(b.ip4) and b.reaches(a.ip4))
+
+
+def statistic(side, name):
+    found = re.search(rf"^\s*{name}: (\d+)$", side.run("ethtool", "-S", side.iface).stdout, re.MULTILINE)
+    return int(found[1])
+
+
+@pytest.fixture(scope="module")
+def datagram_mtu(a):
+    return a.mtu
+
+
+@pytest.fixture(autouse=True)
+def clean(a, b, datagram_mtu):
+    yield
+    for side in (a, b):
+        set_mode(side, "datagram")
+        side.set_link("mtu", datagram_mtu)
+        side.flush_neighbours()
+        side.run("ip", "route", "flush", "cache")
+        # Those of IPv6 go when the link does.
+        side.run("ip", "addr", "replace", f"{side.ip6}/64", "dev", side.iface, "nodad")
+    reachable(a, b)
+
+
+@pytest.fixture
+def connected(a, b):
+    for side in (a, b):
+        set_mode(side, "connected")
+        side.set_link("mtu", CONNECTED_MTU)
+    net.wait_until("large packets", lambda: a.ping(b.ip4, count=1, size=30000, extra=["-M", "do"]).lost == 0)
+
+
+@pytest.mark.parametrize("b_mode", MODES)
+@pytest.mark.parametrize("a_mode", MODES)
+def test_modes(a, b, a_mode, b_mode):
+    """Each side sends as its own mode says, and receives both."""
+    for side, wanted in ((a, a_mode), (b, b_mode)):
+        set_mode(side, wanted)
+        assert mode(side) == wanted
+        if wanted == "connected":
+            side.set_link("mtu", CONNECTED_MTU)
+    reachable(a, b)
+    for size in (56, 1900, 8000, 60000):
+        assert a.ping(b.ip4, count=5, size=size).lost == 0, size
+        assert b.ping(a.ip6, count=5, size=size).lost == 0, size
+    for server, client, family in ((b, a, 4), (a, b, 6)):
+        with net.FlowServer(server) as flows:
+            assert flows.run(client, flows=2, octets=2 << 20, both=True, family=family) == "2 flows ok"
+
+
+def test_mtu_follows_the_mode(a, datagram_mtu):
+    set_mode(a, "connected")
+    assert a.mtu == CONNECTED_MTU
+    a.set_link("mtu", 9000)
+    assert a.mtu == 9000
+    set_mode(a, "datagram")
+    assert a.mtu == datagram_mtu
+    set_mode(a, "connected")
+    assert a.mtu == CONNECTED_MTU
+
+
+@pytest.mark.parametrize("size", [0, 300, 352, 353, 356, 357, 2016, 4448, 4449, 8192, 30000, 65491, CONNECTED_MTU - 28])
+def test_sizes(a, b, connected, size):
+    """Unfragmented, over the borders of the receive buffers' parts."""
+    assert a.ping(b.ip4, count=5, size=size, extra=["-M", "do"]).lost == 0
+    assert b.ping(a.ip4, count=5, size=size, extra=["-M", "do"]).lost == 0
+
+
+@pytest.mark.parametrize("family", [4, 6])
+def test_contents_survive(a, b, connected, family):
+    with net.FlowServer(b) as server:
+        assert server.run(a, flows=4, octets=2 << 20, both=True, family=family) == "4 flows ok"
+
+
+def test_large_packets_go_over_the_connection(a, b, connected):
+    before = statistic(a, "connected_tx_packets")
+    assert a.ping(b.ip4, count=10, size=20000).lost == 0
+    assert statistic(a, "connected_tx_packets") >= before + 10
+
+
+def test_peer_without_connections_gets_datagrams(a, b, connected, datagram_mtu):
+    """What is too large for one is answered with the MTU to use, and then fragmented."""
+    without = "00" + b.hwaddr[2:]
+    a.run("ip", "neigh", "replace", b.ip4, "lladdr", without, "dev", a.iface, "nud", "permanent")
+    try:
+        assert a.ping(b.ip4, count=3).lost == 0
+        out = a.run("ping", "-n", "-c", 3, "-i", 0.3, "-W", 1, "-s", 20000, "-M", "do", b.ip4, check=False).stdout
+        assert re.search(rf"[Ff]rag needed.*mtu = {datagram_mtu}|mtu[ =]{datagram_mtu}", out), out
+        assert f"mtu {datagram_mtu}" in a.run("ip", "route", "get", b.ip4).stdout
+        assert a.ping(b.ip4, count=3, size=20000).lost == 0
+    finally:
+        a.flush_neighbours()
+        a.run("ip", "neigh", "del", b.ip4, "dev", a.iface, check=False)
+
+
+def test_flips_under_traffic(a, b, connected, datagram_mtu):
+    """The mode changes again and again while packets of all sizes are under way; nothing is left behind."""
+    traffic = [a.start("ping", "-q", "-f", "-s", size, b.ip4) for size in (100, 20000)]
+    try:
+        for _ in range(10):
+            for wanted in ("datagram", "connected"):
+                set_mode(a, wanted)
+                assert mode(a) == wanted
+                assert a.mtu == (CONNECTED_MTU if wanted == "connected" else datagram_mtu)
+        assert all(process.poll() is None for process in traffic)
+    finally:
+        for process in traffic:
+            process.kill()
+            process.wait()
+    net.wait_until("large packets", lambda: a.ping(b.ip4, count=1, size=30000, extra=["-M", "do"]).lost == 0)
+    with net.FlowServer(b) as server:
+        assert server.run(a, flows=2, octets=1 << 20) == "2 flows ok"
+
+
+def test_peer_restart(a, b, connected):
+    for _ in range(3):
+        b.set_link("down")
+        b.set_link("up")
+        reachable(a, b)
+        net.wait_until("large packets", lambda: a.ping(b.ip4, count=1, size=30000, extra=["-M", "do"]).lost == 0)
+
+
+def test_netlink(a, b, connected):
+    shown = a.link()["linkinfo"]["info_data"]["mode"]
+    assert shown == "connected"
+    a.set_link("type", "ipoib", "mode", "datagram")
+    assert mode(a) == "datagram"
+    a.set_link("type", "ipoib", "mode", "connected")
+    assert mode(a) == "connected" and a.mtu == CONNECTED_MTU
+
+
+def test_down_and_up_with_connections(a, b, connected):
+    for side in (a, b, a):
+        process = a.start("ping", "-q", "-f", "-s", 20000, b.ip4)
+        side.set_link("down")
+        side.set_link("up")
+        process.kill()
+        process.wait()
+        reachable(a, b)

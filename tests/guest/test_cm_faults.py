@@ -1,0 +1,134 @@
+"""Connections of our driver in trouble, on the virtual fabric: stalls, broken queues, receivers that are not ready."""
+
+import re
+
+import pytest
+
+import net
+import vibfab
+
+A, B = "vib0/1", "vib1/1"
+# Another address of side B, which says that it takes no connections.
+PLAIN = "10.77.0.99"
+
+
+def live(port):
+    return [q for q in vibfab.qps(port, vibfab.RC) if q["state"] == vibfab.RTS]
+
+
+def commands(port):
+    return [f"qp {q['device']} {q['qpn']}" for q in live(port)]
+
+
+def connection(a, b):
+    """Has a connection made, if there is none; the queue pairs of side A's connections."""
+    net.wait_until("a connection", lambda: a.ping(b.ip4, count=1, size=20000).lost == 0 and live(A))
+    return {q["qpn"] for q in live(A)}
+
+
+def counter(side, name):
+    out = side.run("ethtool", "-S", side.iface).stdout
+    return sum(int(n) for n in re.findall(rf"^ *{name}: (\d+)$", out, re.MULTILINE))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def connected(a, b):
+    without = "00" + b.hwaddr[2:]
+    b.run("ip", "addr", "add", f"{PLAIN}/24", "dev", b.iface)
+    a.run("ip", "neigh", "replace", PLAIN, "lladdr", without, "dev", a.iface, "nud", "permanent")
+    for side in (a, b):
+        side.run("sh", "-c", f"echo connected | tee /sys/class/net/{side.iface}/mode")
+    yield
+    a.run("ip", "neigh", "del", PLAIN, "dev", a.iface)
+    b.run("ip", "addr", "del", f"{PLAIN}/24", "dev", b.iface)
+    for side in (a, b):
+        side.run("sh", "-c", f"echo datagram | tee /sys/class/net/{side.iface}/mode")
+
+
+@pytest.fixture(autouse=True)
+def quiet(a, b):
+    with vibfab.quiet(lambda: a.reaches(b.ip4)):
+        connection(a, b)
+        yield
+
+
+def carries(a, b):
+    """Large packets go over connections, both ways, whole."""
+    connection(a, b)
+    with net.FlowServer(b) as server:
+        assert server.run(a, flows=2, octets=1 << 20, both=True) == "2 flows ok"
+
+
+def test_receiver_not_ready_is_tried_again(a, b):
+    before = connection(a, b)
+    with vibfab.rule("kind=rc", f"src={A}", "oneshot", "rnr") as r:
+        assert a.ping(b.ip4, count=1, size=20000).lost == 0
+        assert r()["hits"] == 1
+    assert before <= {q["qpn"] for q in live(A)}
+
+
+def test_stalled_connection_holds_up_nobody_else(a, b):
+    """Nothing that is sent over connections completes any more: other peers are reached all the same, the watchdog of
+    the transmit queues has nothing to say, and the connection is given up and made again."""
+    stops, ended = counter(a, "connected_stops"), counter(a, "connected_timeouts")
+    blamed = counter(a, r"queue_\d+_timeouts")
+    for command in commands(A):
+        vibfab.ctl(f"{command} hold send")
+    flood = a.start("python3", "-B", "/src/tests/guest/flood.py", b.ip4, 7700, 1 << 30)
+    try:
+        net.wait_until("a stop", lambda: counter(a, "connected_stops") > stops)
+        net.wait_until("an answer by datagrams", lambda: a.reaches(PLAIN))
+        assert counter(a, "connected_timeouts") == ended, "not while the connection holds"
+        net.wait_until("the end of the connection", lambda: counter(a, "connected_timeouts") > ended)
+        net.wait_until("another answer by datagrams", lambda: a.reaches(PLAIN))
+    finally:
+        flood.kill()
+        flood.wait()
+        for command in commands(A):
+            vibfab.ctl(f"{command} release send")
+    carries(a, b)
+    assert counter(a, r"queue_\d+_timeouts") == blamed
+    assert vibfab.kernel_log(f"{a.iface}: nothing is sent over the connection")
+
+
+def test_late_completions(a, b):
+    """They are held for a while, so that the ring fills and queues stop; all goes on when they come."""
+    for _ in range(3):
+        ended = counter(a, "connected_timeouts")
+        for command in commands(A):
+            vibfab.ctl(f"{command} hold send")
+        stops = counter(a, "connected_stops")
+        flood = a.start("python3", "-B", "/src/tests/guest/flood.py", b.ip4, 7700, 1 << 30)
+        try:
+            net.wait_until("a stop", lambda before=stops: counter(a, "connected_stops") > before)
+        finally:
+            for command in commands(A):
+                vibfab.ctl(f"{command} release send")
+            flood.kill()
+            flood.wait()
+        carries(a, b)
+        assert counter(a, "connected_timeouts") == ended
+
+
+@pytest.mark.parametrize("what", ["cqerr send", "cqerr recv", "event qp_fatal", "event qp_req_err"])
+@pytest.mark.parametrize("side", [A, B])
+def test_failure_that_only_the_device_reports(a, b, side, what):
+    """Whichever end it is said of, new connections are made."""
+    before = {q["qpn"] for q in live(side)}
+    # All ends of an interface share their completion queues.
+    for command in commands(side)[:1] if "cqerr" in what else commands(side):
+        vibfab.ctl(f"{command} {what}")
+    net.wait_until("the ends to go", lambda: not before & {q["qpn"] for q in live(side)})
+    carries(a, b)
+
+
+@pytest.mark.parametrize("verb", ["post_send", "create_qp", "modify_qp", "post_srq_recv", "post_recv"])
+def test_failed_verb(a, b, verb):
+    """The next use of a verb fails, while a connection is used or made."""
+    for nth in (1, 2, 3):
+        vibfab.ctl(f"fail {verb} {nth}")
+        for command in commands(A):
+            vibfab.ctl(f"{command} err")
+        net.wait_until("an answer", lambda: a.reaches(b.ip4))
+        carries(a, b)
+    vibfab.ctl(f"fail {verb} 0")
