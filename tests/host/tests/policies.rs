@@ -589,11 +589,8 @@ fn a_turn_comes_once() {
     assert!(!pace.take_turn(Millis::NEVER), "nobody was called");
     pace.call(Millis(1000));
     pace.call(Millis(1050));
-    assert_eq!(
-        pace.deadline(),
-        Some(Millis(1200)),
-        "a second call postpones nothing"
-    );
+    // A second call postpones nothing.
+    assert_eq!(pace.deadline(), Some(Millis(1200)));
     assert!(!pace.take_turn(Millis(1199)));
     assert!(pace.take_turn(Millis(1200)) && !pace.take_turn(Millis(1200)));
     pace.call(Millis(2000));

@@ -21,8 +21,11 @@ mod base {
     pub(crate) mod time;
 }
 
+// Without a folder of its own here, so named.
+#[path = "."]
 mod ipoib {
-    #[path = "../../../../../src/ipoib/neigh.rs"]
+    pub(crate) mod lane;
+    #[path = "../../../../src/ipoib/neigh.rs"]
     pub(crate) mod neigh;
 }
 

@@ -159,7 +159,7 @@ fn transmit(neighbours: &Neighbours, ends: &Ends) {
                 None => ends.counted.fetch_add(1, SeqCst),
             };
         }
-        Queued::Dropped(_) => {
+        Queued::Refused(_) | Queued::Dropped(_) => {
             ends.counted.fetch_add(1, SeqCst);
         }
     }
