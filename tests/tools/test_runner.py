@@ -3,6 +3,7 @@
 import pathlib
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -11,6 +12,7 @@ sys.path[:0] = [str(TOP / "scripts" / "guest.d"), str(TOP / "tests" / "guest")]
 
 import initramfs  # noqa: E402
 import klog  # noqa: E402
+import runner  # noqa: E402
 import suite  # noqa: E402
 
 
@@ -53,6 +55,53 @@ def test_allowed():
 ])
 def test_clean(line):
     assert klog.dirty_lines(f"[    1.0] {line}\n") == []
+
+
+class FakeGuest:
+    """A process in place of a machine; it gets up if it is told to."""
+
+    CLEAN_EXIT = 0
+
+    def __init__(self, job, up):
+        self.role, self.job, self.console, self.up = "A", job, job / "console.log", up
+
+    def start(self, *_args, **_kwargs):
+        self.started = time.monotonic()
+        self.process = subprocess.Popen(["sleep", "1" if self.up else "60"])
+        self.console.write_text("up\n" if self.up else "no timer\n")
+        if self.up:
+            (self.job / "up").touch()
+            (self.job / "result").write_text("rc=0\n")
+            (self.job / "finished").touch()
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def console_text(self):
+        return self.console.read_text()
+
+
+@pytest.mark.parametrize("boots,status", [([False, True], 0), ([False] * runner.BOOTS, runner.BROKEN)])
+def test_stuck_boot(tmp_path, monkeypatch, capsys, boots, status):
+    """What never gets up is booted again, but not for ever."""
+    left = list(boots)
+    for stream in ("stdout", "stderr"):
+        (tmp_path / stream).touch()
+    monkeypatch.setattr(runner, "BOOT_SECONDS", 0.3)
+    monkeypatch.setattr(runner, "headers", lambda fabric: {})
+    monkeypatch.setattr(runner, "new_job", lambda opts: tmp_path)
+    monkeypatch.setattr(runner, "SRC", tmp_path)
+    monkeypatch.setenv("IPOIB_SRC", str(tmp_path))
+    for name in ("find_script", "check_script", "write_job", "cache_dir"):
+        monkeypatch.setattr(runner, name, lambda *_: None)
+    fake = ("fake", lambda _role, folder, _console: FakeGuest(folder, left.pop(0)), (), "")
+    monkeypatch.setattr(runner, "machine", lambda *_: fake)
+    monkeypatch.setattr(sys, "argv", ["runner", "run", "--fabric", "none", "--driver", "none", "script"])
+    with pytest.raises(SystemExit) as ended:
+        runner.main()
+    assert ended.value.code == status and not left
+    assert capsys.readouterr().err.count("once more") == len(boots) - 1 and (tmp_path / "console-1.log").exists()
 
 
 def test_cpio(tmp_path):
