@@ -387,38 +387,45 @@ impl QpControl {
     /// `pkey_index` is an index into the partition key table of `port`, `qkey` what senders must
     /// present.
     pub(crate) fn to_init(&mut self, pkey_index: u16, port: u32, qkey: u32) -> Result {
-        let mut attr = sys::ib_qp_attr {
-            qp_state: sys::ib_qp_state::IB_QPS_INIT,
-            pkey_index,
-            port_num: port,
+        let attr = sys::ib_qp_attr {
             qkey,
             ..Default::default()
         };
-        self.modify(
-            &mut attr,
-            sys::ib_qp_attr_mask::IB_QP_STATE
-                | sys::ib_qp_attr_mask::IB_QP_PKEY_INDEX
-                | sys::ib_qp_attr_mask::IB_QP_PORT
-                | sys::ib_qp_attr_mask::IB_QP_QKEY,
-        )
+        self.init(pkey_index, port, attr, sys::ib_qp_attr_mask::IB_QP_QKEY)
     }
 
     /// Reset to init, for the sending end of a connection. Sleeps.
     pub(crate) fn to_init_connected(&mut self, pkey_index: u16, port: u32) -> Result {
-        let mut attr = sys::ib_qp_attr {
-            qp_state: sys::ib_qp_state::IB_QPS_INIT,
-            pkey_index,
-            port_num: port,
+        let attr = sys::ib_qp_attr {
             // Nobody reads or writes our memory.
             qp_access_flags: 0,
             ..Default::default()
         };
+        self.init(
+            pkey_index,
+            port,
+            attr,
+            sys::ib_qp_attr_mask::IB_QP_ACCESS_FLAGS,
+        )
+    }
+
+    /// Reset to init with what all transports need, and `attr` and `mask` for what one needs besides.
+    fn init(
+        &mut self,
+        pkey_index: u16,
+        port: u32,
+        mut attr: sys::ib_qp_attr,
+        mask: sys::ib_qp_attr_mask,
+    ) -> Result {
+        attr.qp_state = sys::ib_qp_state::IB_QPS_INIT;
+        attr.pkey_index = pkey_index;
+        attr.port_num = port;
         self.modify(
             &mut attr,
             sys::ib_qp_attr_mask::IB_QP_STATE
                 | sys::ib_qp_attr_mask::IB_QP_PKEY_INDEX
                 | sys::ib_qp_attr_mask::IB_QP_PORT
-                | sys::ib_qp_attr_mask::IB_QP_ACCESS_FLAGS,
+                | mask,
         )
     }
 
