@@ -437,6 +437,11 @@ impl Conns {
         // No request comes any more when this is gone.
         drop(self.listener.take());
         self.mail.close();
+        self.end_all(cx);
+    }
+
+    /// Ends every connection, and goes on to listen. May sleep for a second if the hardware is stuck.
+    pub(crate) fn end_all(&mut self, cx: &mut Cx<'_>) {
         self.flush(cx);
         self.passive.close_all();
     }

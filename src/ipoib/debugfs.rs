@@ -49,10 +49,7 @@ pub(super) struct Named {
 impl Interface {
     /// Makes the debugfs file under the present name of `dev`, if that is our device. May sleep.
     pub(super) fn show_in_debugfs(self: &Arc<Self>, dev: &Device) {
-        let ours = self
-            .device()
-            .is_some_and(|own| core::ptr::eq::<Device>(&*own, dev));
-        if !ours {
+        if !self.is(dev) {
             return;
         }
         // The old one first, or the name would be taken when it is the same.

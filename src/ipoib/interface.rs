@@ -31,6 +31,7 @@ use super::{
     groups::Groups,
     lane::Lane,
     neigh::Neighbours,
+    partition::Partition,
     paths::Paths,
     port::{
         Port,
@@ -162,8 +163,7 @@ pub(crate) struct Interface {
     port: Arc<Port>,
     resolver: Resolver,
     place: Place,
-    pkey: PKey,
-    pkey_index: Atomic<u32>,
+    partition: Partition,
     /// Whether groups that a user program has joined are left to it (MC-20).
     umcast: Atomic<u32>,
     first_vector: u32,
@@ -225,8 +225,7 @@ impl Interface {
                 port,
                 resolver,
                 place,
-                pkey,
-                pkey_index: Atomic::new(0),
+                partition: Partition::new(pkey),
                 umcast: Atomic::new(0),
                 first_vector,
                 queues: SetOnce::new(),
@@ -276,27 +275,10 @@ impl Interface {
         &self.resolver
     }
 
-    /// The partition key, full-membership bit set.
-    pub(crate) fn pkey(&self) -> PKey {
-        self.pkey
-    }
-
-    /// Where the P_Key stands in the port's table, as last looked up.
-    pub(crate) fn pkey_index(&self) -> u16 {
-        self.pkey_index.load(Relaxed) as u16
-    }
-
-    /// Looks the P_Key up in the port's table; whether it has moved since it was last found. Control
-    /// lock held. May sleep.
-    ///
-    /// # Errors
-    ///
-    /// `ENOENT` if it is not there; what the device says.
-    pub(crate) fn find_pkey(&self) -> Result<bool> {
-        let index = self.resolver.find_pkey(self.port.rdma(), self.pkey)?;
-        let before = self.pkey_index();
-        self.pkey_index.store(index.into(), Relaxed);
-        Ok(index != before)
+    /// Where it belongs.
+    #[inline]
+    pub(super) fn partition(&self) -> &Partition {
+        &self.partition
     }
 
     /// Where it comes from, if this is a child.
@@ -321,11 +303,6 @@ impl Interface {
     /// Where the debugfs file is kept.
     pub(super) fn file(&self) -> &Mutex<debugfs::File> {
         &self.file
-    }
-
-    /// The broadcast address (FMT-3).
-    pub(crate) fn broadcast(&self) -> HwAddr {
-        HwAddr::broadcast(self.pkey)
     }
 
     /// The completion vector of the first queue.
@@ -429,6 +406,12 @@ impl Interface {
         self.dev.lock().clone()
     }
 
+    /// Whether `dev` is this interface's device.
+    pub(crate) fn is(&self, dev: &Device) -> bool {
+        self.device()
+            .is_some_and(|own| core::ptr::eq::<Device>(&*own, dev))
+    }
+
     /// All queues.
     #[inline]
     pub(crate) fn queues(&self) -> &[Queue] {
@@ -468,6 +451,12 @@ impl Interface {
     /// From the present run only.
     pub(crate) fn retry(&self, what: u32) {
         self.events.set(what);
+    }
+
+    /// Notes an event and has the worker run in a tenth of a second, or earlier if something is posted. Any context.
+    pub(super) fn post_later(self: &Arc<Self>, what: u32) {
+        self.events.set(what);
+        self.run_in(worker::RETRY.0);
     }
 
     /// Has the worker run in `ms` milliseconds, or earlier if something is posted. At the end of a run only: what
