@@ -88,7 +88,8 @@ u64 vib_hash(u64 a, u64 b)
 /* GUID of node @node (0: the switch), plus @port. */
 __be64 vib_guid(u32 node, u32 port)
 {
-	u64 oui = 0x02fab0ULL << 40;
+	/* locally administered; 0x02 would make service ids that the CM reserves */
+	u64 oui = 0x0afab0ULL << 40;
 
 	return cpu_to_be64(oui | (vib_hash(0x6d, 0) & 0xffff) << 24 |
 			   (u64)(node & 0xffff) << 8 | port);
