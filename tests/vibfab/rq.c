@@ -105,7 +105,6 @@ int vib_post_recv(struct ib_qp *ibqp, const struct ib_recv_wr *wr,
 	struct vib_qp *qp = to_vqp(ibqp);
 	struct vib_rq *rq = &qp->rq;
 	struct vib_kicks k = {};
-	struct ib_wc wc;
 	unsigned long flags;
 	int err = 0;
 
@@ -124,11 +123,9 @@ int vib_post_recv(struct ib_qp *ibqp, const struct ib_recv_wr *wr,
 		} else {
 			err = vib_rq_push(rq, ibqp->device->local_dma_lkey, wr);
 		}
-		if (!err && qp->state == IB_QPS_ERR) {
-			vib_flush_wc(qp, wr->wr_id, &wc);
-			rq->tail++;
-			vib_cq_add(qp->rcq, &wc, &rq->out, 1, true, &k);
-		}
+		/* and those before it, if what broke the QP has not yet */
+		if (!err && qp->state == IB_QPS_ERR)
+			vib_rq_flush(qp, &k);
 	}
 	spin_unlock_irqrestore(&rq->lock, flags);
 	vib_kicks_run(&k);
