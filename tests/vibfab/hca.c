@@ -433,10 +433,12 @@ void vib_hca_remove(struct vib_hca *hca)
 
 		if (!n)
 			continue;
+		leak = true;
+		if (!vib_par.strict)
+			continue;
 		pr_err("vibfab: leak: %d %s left on HCA %u\n", n,
 		       vib_obj_name[i], hca->index);
 		atomic_add(n, &vib_fab.strict[VIB_S_LEAK]);
-		leak = true;
 	}
 	/* What was leaked still points here: keep it rather than crash. */
 	if (!leak)

@@ -294,7 +294,7 @@ static void __exit vib_exit(void)
 	vib_ring_exit();
 	for (i = 0; i < VIB_STRICTS; i++) {
 		n = atomic_read(&vib_fab.strict[i]);
-		if (n && vib_par.strict)
+		if (n)
 			pr_err("vibfab: STRICT: %s %d\n", vib_strict_name[i],
 			       n);
 	}

@@ -16,7 +16,8 @@ int vib_hca_unplug(u32 index);
 
 static inline void vib_strict(enum vib_strict what)
 {
-	atomic_inc(&vib_fab.strict[what]);
+	if (vib_par.strict)
+		atomic_inc(&vib_fab.strict[what]);
 }
 
 bool __vib_fail(enum vib_failop op);
