@@ -120,8 +120,7 @@ void vib_event(struct vib_port *port, enum ib_event_type event)
 		.event = event,
 	};
 
-	/* before registration there is nobody to tell */
-	if (vib_fab.hca[port->hca->index] == port->hca)
+	if (READ_ONCE(port->hca->announced))
 		ib_dispatch_event(&ev);
 }
 

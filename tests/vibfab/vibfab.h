@@ -316,6 +316,7 @@ struct vib_hca {
 	struct list_head qp_list;
 	struct list_head cq_list;
 	bool fatal;
+	bool announced;		/* clients know of it: events reach somebody */
 };
 
 struct vib_fabric {
