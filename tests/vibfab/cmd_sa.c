@@ -58,6 +58,7 @@ static int vib_sm_move(u16 lid, bool quiet)
 	if (vib_fab.lft[lid] != VIB_NO_PORT)
 		return -EADDRINUSE;
 	WRITE_ONCE(vib_fab.sw_lid, lid);
+	WRITE_ONCE(vib_fab.sw_sm_lid, lid);
 	for (i = 0; i < vib_par.hcas; i++)
 		for (j = 0; vib_fab.hca[i] && j < vib_par.ports; j++) {
 			struct vib_port *port = &vib_fab.hca[i]->port[j];
