@@ -13,6 +13,9 @@ int vib_cmd_sa(struct vib_cmd *c)
 	if (c->n < 2)
 		return -EINVAL;
 	what = c->w[1];
+	/* "clear" does no harm, and whoever tidies up need not know */
+	if (vib_par.sm != VIB_SM_EMBEDDED && strcmp(what, "clear"))
+		return -EINVAL;
 	if (c->n == 2 && !strcmp(what, "down")) {
 		WRITE_ONCE(vib_sa.down, true);
 		return 0;
@@ -34,6 +37,8 @@ int vib_cmd_sa(struct vib_cmd *c)
 		return -EINVAL;
 	if (!strcmp(what, "slow") && v <= 60000) {
 		WRITE_ONCE(vib_sa.slow_ms, v);
+		if (!v)
+			vib_sa_hurry();
 	} else if (!strcmp(what, "lose")) {
 		WRITE_ONCE(vib_sa.lose, v);
 	} else if (!strcmp(what, "busy")) {
