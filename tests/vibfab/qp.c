@@ -111,7 +111,7 @@ static int vib_qp_check_caps(struct vib_qp *qp, struct ib_qp_init_attr *init)
 	if (!init->send_cq || !init->recv_cq)
 		return -EINVAL;
 	if (c->max_send_wr > vib_par.max_wr || c->max_recv_wr > vib_par.max_wr ||
-	    c->max_send_sge > vib_par.max_send_sge ||
+	    c->max_send_sge > vib_par.max_send_sge || c->max_inline_data ||
 	    (!init->srq && c->max_recv_sge > vib_par.max_recv_sge))
 		return -EINVAL;
 	if (init->qp_type == IB_QPT_UD && vib_par.tso)
