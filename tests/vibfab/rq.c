@@ -285,12 +285,15 @@ int vib_destroy_srq(struct ib_srq *ibsrq, struct ib_udata *udata)
 	return 0;
 }
 
-/* Kernel address behind an SGE; NULL (counted) when it cannot be memory. */
-static void *vib_sge_ptr(u64 addr)
+/*
+ * Kernel address of @n bytes behind an SGE; NULL (counted) when they cannot all
+ * be memory. @n is not 0.
+ */
+static void *vib_sge_ptr(u64 addr, u32 n)
 {
 	if (!vib_par.dma_direct)
 		return ib_virt_dma_to_ptr(addr);
-	if (!pfn_valid(PHYS_PFN(addr))) {
+	if (!pfn_valid(PHYS_PFN(addr)) || !pfn_valid(PHYS_PFN(addr + n - 1))) {
 		vib_strict(VIB_S_DMA_ADDR);
 		return NULL;
 	}
@@ -309,7 +312,7 @@ void vib_scatter(const struct vib_wqe *w, u32 off, const void *data, u32 len)
 			continue;
 		}
 		n = min(len, w->sge[i].length - off);
-		to = vib_sge_ptr(w->sge[i].addr + off);
+		to = vib_sge_ptr(w->sge[i].addr + off, n);
 		if (to)
 			memcpy(to, data, n);
 		data += n;
@@ -336,7 +339,7 @@ void vib_pkt_walk(const struct vib_pkt *p, u32 len,
 			continue;
 		}
 		n = min(len, p->sge[i].length - skip);
-		from = vib_sge_ptr(p->sge[i].addr + skip);
+		from = vib_sge_ptr(p->sge[i].addr + skip, n);
 		if (from)
 			fn(ctx, from, n);
 		len -= n;
