@@ -49,6 +49,8 @@
 #define VIB_GRH_LEN	40
 #define VIB_MAGIC	0x7ab1ab1e	/* of an object that lives */
 #define VIB_MC_HASH	64
+/* packets that a softirq work item carries before others have their turn */
+#define VIB_BH_BATCH	64
 
 /* What became of a packet; also the index of the counter that goes up. */
 enum vib_verdict {
