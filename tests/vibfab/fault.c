@@ -441,11 +441,12 @@ int vib_rules_show(struct seq_file *s, void *unused)
 		r = vib_flt.rule[i];
 		spin_unlock_irqrestore(&vib_flt.lock, flags);
 		if (r.used)
-			seq_printf(s, "rule=%u kind=%s action=%s arg=%u src=%u dst=%u nth=%u every=%u percent=%u count=%u seen=%llu hits=%llu\n",
+			seq_printf(s, "rule=%u kind=%s action=%s arg=%u src=%u dst=%u sqpn=0x%x dqpn=0x%x minlen=%u class=0x%x method=0x%x attr=0x%x nth=%u every=%u percent=%u count=%u seen=%llu hits=%llu\n",
 				   i, vib_kind_name[r.kind],
 				   vib_action_name[r.action], r.arg, r.src,
-				   r.dst, r.nth, r.every, r.percent, r.count,
-				   r.seen, r.hits);
+				   r.dst, r.sqpn, r.dqpn, r.minlen, r.mclass,
+				   r.method, r.attr, r.nth, r.every, r.percent,
+				   r.count, r.seen, r.hits);
 	}
 	return 0;
 }
