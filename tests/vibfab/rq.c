@@ -142,6 +142,10 @@ int vib_post_srq_recv(struct ib_srq *ibsrq, const struct ib_recv_wr *wr,
 	unsigned long flags;
 	int err = 0;
 
+	if (vib_gone(srq->magic)) {
+		*bad = wr;
+		return -EINVAL;
+	}
 	spin_lock_irqsave(&srq->rq.lock, flags);
 	for (; wr; wr = wr->next) {
 		if (vib_fail(VIB_F_POST_SRQ))
@@ -239,6 +243,7 @@ int vib_create_srq(struct ib_srq *ibsrq, struct ib_srq_init_attr *init,
 	err = vib_rq_init(&srq->rq, init->attr.max_wr, init->attr.max_sge);
 	if (err)
 		return err;
+	srq->magic = VIB_MAGIC;
 	srq->limit = init->attr.srq_limit;
 	INIT_WORK(&srq->ev_work, vib_srq_event_work);
 	atomic_inc(&to_vhca(ibsrq->device)->live[VIB_O_SRQ]);
@@ -280,6 +285,7 @@ int vib_destroy_srq(struct ib_srq *ibsrq, struct ib_udata *udata)
 	struct vib_srq *srq = to_vsrq(ibsrq);
 
 	cancel_work_sync(&srq->ev_work);
+	srq->magic = 0;
 	vib_rq_free(&srq->rq);
 	atomic_dec(&to_vhca(ibsrq->device)->live[VIB_O_SRQ]);
 	return 0;

@@ -179,6 +179,7 @@ struct vib_rq {
 
 struct vib_srq {
 	struct ib_srq ibsrq;
+	u32 magic;
 	struct vib_rq rq;
 	u32 limit;
 	unsigned long events;
