@@ -254,7 +254,6 @@ static int __init vib_init(void)
 	err = vib_sa_init();
 	if (err)
 		goto err_ring;
-	vib_dbg_init();
 	for (i = 0; i < vib_par.hcas; i++) {
 		err = vib_hca_plug(i);
 		if (err)
@@ -263,10 +262,11 @@ static int __init vib_init(void)
 	err = vib_cmd_boot();
 	if (err)
 		goto err_hcas;
+	/* last: a command may do anything to the HCAs that are there */
+	vib_dbg_init();
 	return 0;
 
 err_hcas:
-	vib_dbg_exit();
 	vib_hcas_remove();
 	vib_fault_exit();
 	vib_far_exit();
