@@ -213,14 +213,18 @@ static int __vib_cmd_rule(struct vib_cmd *c)
 	return err < 0 ? err : 0;
 }
 
-/* One at a time: what one clears another must not be adding. */
+/*
+ * One at a time: what one clears another must not be adding. Not fab.mutex:
+ * an HCA that is being unplugged may wait for a rule to go.
+ */
 static int vib_cmd_rule(struct vib_cmd *c)
 {
+	static DEFINE_MUTEX(rules);
 	int err;
 
-	mutex_lock(&vib_fab.mutex);
+	mutex_lock(&rules);
 	err = __vib_cmd_rule(c);
-	mutex_unlock(&vib_fab.mutex);
+	mutex_unlock(&rules);
 	return err;
 }
 
