@@ -241,38 +241,6 @@ def test_far_nodes_and_a_driver_that_goes():
     assert vibfab.kernel_log(r"vibfab: (leak|STRICT)") == []
 
 
-def move(port, ns, address):
-    """Takes the interface of a port to a namespace, and up."""
-    name = net.wait_until("an interface", lambda: vibload.iface(port))
-    net.run(["ip", "link", "set", name, "netns", ns])
-    net.run(["ip", "-n", ns, "addr", "add", address, "dev", name])
-    net.run(["ip", "-n", ns, "link", "set", name, "up"])
-
-
-def test_an_hca_is_plugged_in_under_opensm():
-    """What the SM sets while the clients are still being added is told to them: each finds its SM."""
-    assert reload("sm=external").returncode == 0
-    for ns in ("x", "y"):
-        net.run(["ip", "netns", "add", ns])
-    guid = f"0x{vibfab.port('vib0/2')['guid']:x}"
-    net.run(["opensm", "--daemon", "-g", guid, "-s", "600", "-f", "/run/abuse-opensm.log"])
-    try:
-        move(A, "x", "10.80.0.1/24")
-        for _ in range(6):
-            vibfab.ctl("hca vib1 remove", "hca vib1 add")
-            move(B, "y", "10.80.0.2/24")
-            net.wait_until("active ports", lambda: {p["state"] for p in vibfab.ports()} == {vibfab.ACTIVE})
-            net.wait_until("an answer", lambda: net.run(
-                ["ip", "netns", "exec", "x", "ping", "-q", "-c", "1", "-W", "1", "10.80.0.2"],
-                check=False).returncode == 0)
-    finally:
-        net.run(["pkill", "-KILL", "-x", "opensm"], check=False)
-        net.wait_until("its end", lambda: net.run(["pgrep", "-x", "opensm"], check=False).returncode == 1)
-        net.run(["rmmod", "vibfab"])
-        for ns in ("x", "y"):
-            net.run(["ip", "netns", "del", ns])
-
-
 def mad(dice, lids):
     """A random management datagram for umad: head and 256 bytes, half of them nearly right."""
     qp = dice.randrange(2)
