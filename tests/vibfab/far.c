@@ -274,11 +274,14 @@ static struct vib_far_req *vib_far_next(void)
 static void vib_far_work(struct work_struct *work)
 {
 	struct vib_far_req *r;
+	u32 n = 0;
 
-	while ((r = vib_far_next())) {
+	while (n++ < VIB_BH_BATCH && (r = vib_far_next())) {
 		vib_far_answer(r);
 		kfree(r);
 	}
+	if (n > VIB_BH_BATCH)
+		queue_work(vib_fab.bh_wq, &vib_fe.work);
 }
 
 /* A packet for the far end. Any context. */

@@ -16,7 +16,8 @@ int vib_hca_unplug(u32 index);
 
 static inline void vib_strict(enum vib_strict what)
 {
-	atomic_inc(&vib_fab.strict[what]);
+	if (vib_par.strict)
+		atomic_inc(&vib_fab.strict[what]);
 }
 
 bool __vib_fail(enum vib_failop op);
@@ -88,8 +89,8 @@ void vib_pkt_linear(const struct vib_pkt *p, void *buf, u32 len);
 
 /* qp.c */
 void vib_qp_event(struct vib_qp *qp, enum ib_event_type event);
-void vib_qp_to_err(struct vib_qp *qp);
-void vib_qp_set_state(struct vib_qp *qp, enum ib_qp_state state);
+bool vib_qp_to_err(struct vib_qp *qp);
+bool vib_qp_set_state(struct vib_qp *qp, enum ib_qp_state state);
 void vib_qp_lock(struct vib_qp *qp, unsigned long *flags);
 void vib_qp_unlock(struct vib_qp *qp, unsigned long *flags);
 int vib_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *init,
