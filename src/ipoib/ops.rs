@@ -205,12 +205,7 @@ impl Ops for Interface {
     }
 
     fn hard_header(protocol: u16, to: &[u8; ALEN]) -> [u8; HARD_HEADER] {
-        let mut header = [0; HARD_HEADER];
-        let encap = encap::build(EtherType(protocol));
-        for (octet, from) in header.iter_mut().zip(Iterator::chain(to.iter(), &encap)) {
-            *octet = *from;
-        }
-        header
+        encap::build_hard(HwAddr(*to), EtherType(protocol))
     }
 
     fn change_mtu(this: ArcBorrow<'_, Self>, dev: &Device, rtnl: &Rtnl, mtu: u32) -> Result {
