@@ -242,6 +242,7 @@ static const struct {
 	{ "sm", vib_cmd_sm },
 	{ "group", vib_cmd_group },
 	{ "fail", vib_cmd_fail },
+	{ "far", vib_cmd_far },
 	{ "ring", vib_cmd_ring },
 	{ "strict", vib_cmd_strict },
 	{ "bench", vib_cmd_bench },
