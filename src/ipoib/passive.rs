@@ -198,7 +198,8 @@ impl Passive {
         if !hw.shared {
             let lender = Lender::own(end.qp.qp(), hw.buffers, hw.regions)?;
             let buffers = hw.buffers.into();
-            let tag = self.lane.open_receives(lender, hw.regions, buffers)?;
+            let ear = Some(end.ear.clone());
+            let tag = self.lane.open_receives(lender, hw.regions, buffers, ear)?;
             end.own = Some(OwnBuffers {
                 lane: self.lane.clone(),
                 tag,
@@ -218,7 +219,7 @@ impl Passive {
         let srq = lender.srq().ok_or(EINVAL)?.clone();
         let tag = self
             .lane
-            .open_receives(lender, hw.regions, hw.buffers.into())?;
+            .open_receives(lender, hw.regions, hw.buffers.into(), None)?;
         self.srq = Some((srq, tag));
         Ok(())
     }

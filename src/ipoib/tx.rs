@@ -197,8 +197,12 @@ fn connected(
             Ok(None)
         }
         Queued::Ready(mut skb) => {
-            let conn = neigh.and_then(|neigh| neigh.conn(guard));
-            let conn = conn.ok_or(TxDrop::Flushed)?;
+            // The entry may be another than that of the first look-up, which may have found none.
+            let neigh = iface.neighbours().lookup(guard, &gid);
+            let conn = neigh
+                .and_then(|neigh| neigh.conn(guard))
+                .filter(|conn| conn.qpn == qpn)
+                .ok_or(TxDrop::Flushed)?;
             if !skb.pull(PSEUDO_LEN) {
                 return Err(TxDrop::Short);
             }

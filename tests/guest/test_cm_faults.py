@@ -127,8 +127,16 @@ def test_failed_verb(a, b, verb):
     """The next use of a verb fails, while a connection is used or made."""
     for nth in (1, 2, 3):
         vibfab.ctl(f"fail {verb} {nth}")
-        for command in commands(A):
-            vibfab.ctl(f"{command} err")
+        vibfab.break_qps(live(A))
         net.wait_until("an answer", lambda: a.reaches(b.ip4))
         carries(a, b)
     vibfab.ctl(f"fail {verb} 0")
+
+
+def test_dead_receiving_end_is_told(a, b):
+    """The device breaks nothing but the receiving end, and nobody sends: the sender hears of it all the same."""
+    before = connection(a, b)
+    ends = {q["dest"] for q in live(A)}
+    vibfab.break_qps([q for q in live(B) if q["qpn"] in ends])
+    net.wait_until("the sender to let go", lambda: not before & {q["qpn"] for q in live(A)})
+    carries(a, b)

@@ -281,6 +281,7 @@ static const struct {
 	{ "group", vib_cmd_group },
 	{ "far", vib_cmd_far },
 	{ "fail", vib_cmd_fail },
+	{ "far", vib_cmd_far },
 	{ "ring", vib_cmd_ring },
 	{ "strict", vib_cmd_strict },
 	{ "bench", vib_cmd_bench },

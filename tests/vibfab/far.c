@@ -4,7 +4,7 @@
  * They keep no state: each request is turned into its answer. Node i has LID
  * far_lid + i, QPN 0x100000 + i, IPv4 address far_ip + i, and the IPv6
  * link-local address its GUID gives. They answer ARP, neighbour solicitation,
- * ping and UDP (echoed, ports swapped). Datagram mode only.
+ * ping and UDP (echoed, ports swapped). Connections are in farcm.c.
  */
 
 #include <linux/icmp.h>
@@ -106,7 +106,7 @@ u16 vib_far_lid(const union ib_gid *gid)
 
 static void vib_far_hw(u32 node, u8 *hw)
 {
-	put_unaligned_be32(VIB_FAR_QPN + node, hw);
+	put_unaligned_be32((VIB_FAR_QPN + node) | vib_farcm_flags(), hw);
 	put_unaligned_be64(0xfe80000000000000ULL, hw + 4);
 	put_unaligned_be64(vib_fe.guid + node, hw + 12);
 }
@@ -224,6 +224,12 @@ static void vib_far_answer(struct vib_far_req *r)
 	u32 node = 0;
 	bool ok;
 
+	if (r->pkt.dqpn == 1) {
+		node = r->pkt.dlid - vib_far_lid0;
+		if (node < vib_far)
+			vib_farcm_mad(&r->pkt, r->data, vib_fe.guid + node);
+		return;
+	}
 	switch (get_unaligned_be16(r->data)) {
 	case ETH_P_ARP:
 		ok = vib_far_arp(r, &node);
@@ -307,6 +313,20 @@ void vib_far_rx(struct vib_pkt *p)
 	queue_work(vib_fab.bh_wq, &vib_fe.work);
 }
 
+/* A message over a connection to the far end; whether there is one. */
+bool vib_far_rc(struct vib_pkt *p)
+{
+	struct vib_pkt datagram = *p;
+
+	if (p->dlid - vib_far_lid0 >= vib_far || !vib_farcm_data(&datagram))
+		return false;
+	datagram.dqpn = VIB_FAR_QPN + p->dlid - vib_far_lid0;
+	/* nobody could answer a longer one */
+	if (datagram.len <= vib_par.mtu)
+		vib_far_rx(&datagram);
+	return true;
+}
+
 /* Are the parameters sound? Its LIDs begin behind those of the ports. */
 int vib_far_check(void)
 {
@@ -361,6 +381,7 @@ int vib_far_init(void)
 	spin_lock_init(&vib_fe.lock);
 	INIT_LIST_HEAD(&vib_fe.queue);
 	INIT_WORK(&vib_fe.work, vib_far_work);
+	vib_farcm_init();
 	vib_fe.guid = be64_to_cpu(vib_guid(0x1000, 0));
 	for (i = 0; i < vib_far; i++)
 		vib_lft_set(vib_far_lid0 + i, VIB_FAR_PORT);
@@ -375,4 +396,5 @@ void vib_far_exit(void)
 	cancel_work_sync(&vib_fe.work);
 	while ((r = vib_far_next()))
 		kfree(r);
+	vib_farcm_exit();
 }

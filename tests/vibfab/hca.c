@@ -136,6 +136,7 @@ static int vib_query_pkey(struct ib_device *ibdev, u32 num, u16 index,
 {
 	struct vib_port *port = &to_vhca(ibdev)->port[num - 1];
 
+	atomic_inc(&vib_fab.pkey_queries);
 	if (index >= vib_par.pkeys)
 		return -EINVAL;
 	*pkey = READ_ONCE(port->pkey[index]);

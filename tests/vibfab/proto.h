@@ -178,11 +178,21 @@ void vib_sa_rx(struct vib_pkt *p);
 
 /* far.c */
 void vib_far_rx(struct vib_pkt *p);
+bool vib_far_rc(struct vib_pkt *p);
 u16 vib_far_lid(const union ib_gid *gid);
 u32 vib_far_nodes(void);
 int vib_far_check(void);
 int vib_far_init(void);
 void vib_far_exit(void);
+
+/* farcm.c */
+struct seq_file;
+u32 vib_farcm_flags(void);
+void vib_farcm_mad(struct vib_pkt *p, u8 *data, u64 guid);
+bool vib_farcm_data(struct vib_pkt *p);
+void vib_farcm_show(struct seq_file *s);
+void vib_farcm_init(void);
+void vib_farcm_exit(void);
 
 /* ring.c */
 int vib_ring_check(void);
