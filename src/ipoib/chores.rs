@@ -138,10 +138,10 @@ impl Interface {
             // Octet 4 on: peers learn the new GID from an announcement, as after a fail-over.
             if dev.set_addr(rtnl, 4, &gid.0).is_ok() {
                 dev.notify(rtnl, Notify::ChangeAddr);
-                dev.notify(rtnl, Notify::NotifyPeers);
+                dev.notify(rtnl, Notify::Peers);
             }
         } else if chores.announce {
-            dev.notify(rtnl, Notify::NotifyPeers);
+            dev.notify(rtnl, Notify::Peers);
         }
         if let Some(up) = chores.up {
             if let Err(e) = dev.set_up(rtnl, up) {

@@ -34,7 +34,7 @@ pub(crate) enum Notify {
     /// The device address changed.
     ChangeAddr,
     /// Peers should be told of our address anew (gratuitous ARP, unsolicited NA).
-    NotifyPeers,
+    Peers,
     /// The link-layer addresses of groups are about to change: forget them.
     AddressesGo,
     /// They have changed: make them anew.
@@ -257,7 +257,7 @@ impl Device {
     pub(crate) fn notify(&self, _rtnl: &Rtnl, what: Notify) {
         let event = match what {
             Notify::ChangeAddr => bindings::netdev_cmd::NETDEV_CHANGEADDR,
-            Notify::NotifyPeers => bindings::netdev_cmd::NETDEV_NOTIFY_PEERS,
+            Notify::Peers => bindings::netdev_cmd::NETDEV_NOTIFY_PEERS,
             // To the stack any new way to make them is a new type of device.
             Notify::AddressesGo => bindings::netdev_cmd::NETDEV_PRE_TYPE_CHANGE,
             Notify::AddressesCome => bindings::netdev_cmd::NETDEV_POST_TYPE_CHANGE,

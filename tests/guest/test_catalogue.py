@@ -80,7 +80,8 @@ def test_active_backup_bond(a, b):
             wait_until("the fail-over", lambda t=then: slave() == t)
             own = inside("cat", f"/sys/class/net/{then}/address").stdout.strip()
             assert inside("cat", "/sys/class/net/bond0/address").stdout.strip() == own
-            wait_until("the peer to have the new address", lambda o=own: b.neighbours().get(a.ip4, {}).get("lladdr") == o)
+            wait_until("the peer to have the new address",
+                       lambda o=own: b.neighbours().get(a.ip4, {}).get("lladdr") == o)
             wait_until("the bond to reach the peer", reaches)
             vibfab.ctl(f"port {port} up")
             wait_until("the port", lambda p=port: vibfab.port(p)["state"] == vibfab.ACTIVE)

@@ -279,7 +279,6 @@ static const struct {
 	{ "sa", vib_cmd_sa },
 	{ "sm", vib_cmd_sm },
 	{ "group", vib_cmd_group },
-	{ "far", vib_cmd_far },
 	{ "fail", vib_cmd_fail },
 	{ "far", vib_cmd_far },
 	{ "ring", vib_cmd_ring },

@@ -24,15 +24,15 @@ int vib_cmd_port(struct vib_cmd *c);
 int vib_cmd_hca(struct vib_cmd *c);
 int vib_cmd_qp(struct vib_cmd *c);
 
-/* farcm.c */
-int vib_cmd_far(struct vib_cmd *c);
-
 /* bench.c */
 int vib_cmd_bench(struct vib_cmd *c);
 const char *vib_bench_text(void);
 
 /* far.c */
 int vib_cmd_far(struct vib_cmd *c);
+
+/* farcm.c */
+int vib_farcm_cmd(struct vib_cmd *c);
 
 /* cmd_sa.c */
 int vib_cmd_sa(struct vib_cmd *c);

@@ -345,7 +345,7 @@ int vib_far_check(void)
 
 /*
  * far lid N: node i gets LID N + i. Nobody is told, and what goes to the old
- * LIDs is lost from then on.
+ * LIDs is lost from then on. Other words are for the connections of nodes.
  */
 int vib_cmd_far(struct vib_cmd *c)
 {
@@ -353,7 +353,9 @@ int vib_cmd_far(struct vib_cmd *c)
 	u64 lid;
 	int err = 0;
 
-	if (c->n != 3 || strcmp(c->w[1], "lid") || !vib_far ||
+	if (c->n != 3 || strcmp(c->w[1], "lid"))
+		return vib_farcm_cmd(c);
+	if (!vib_far ||
 	    vib_cmd_u64(c, 2, VIB_LIDS - vib_far, &lid) || !lid)
 		return -EINVAL;
 	mutex_lock(&vib_fab.mutex);

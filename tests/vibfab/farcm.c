@@ -193,7 +193,7 @@ bool vib_farcm_data(struct vib_pkt *p)
 }
 
 /* far mtu|reject|fuzz|lose N */
-int vib_cmd_far(struct vib_cmd *c)
+int vib_farcm_cmd(struct vib_cmd *c)
 {
 	u64 v;
 
