@@ -102,26 +102,37 @@ impl Interface {
     }
 
     /// The P_Key and the scope that the interface should have. May sleep.
-    fn rightful(&self, dev: &Device) -> (PKey, u8) {
+    ///
+    /// # Errors
+    ///
+    /// What the device says.
+    fn rightful(&self, dev: &Device) -> Result<(PKey, u8)> {
         let first = match self.child() {
-            None => self.resolver().first_pkey(self.port().rdma()).ok(),
-            Some(_) => None,
+            None => self.resolver().first_pkey(self.port().rdma())?,
+            Some(_) => self.pkey(),
         };
-        // An empty place, and a device that cannot say, are no reason to leave.
-        let pkey = first.filter(|key| key.is_valid());
-        (pkey.unwrap_or(self.pkey()), HwAddr(dev.broadcast()).scope())
+        // An empty place is no reason to leave.
+        let pkey = Some(first).filter(|key| key.is_valid());
+        let scope = HwAddr(dev.broadcast()).scope();
+        Ok((pkey.unwrap_or(self.pkey()), scope))
     }
 
     /// Has the interface moved to another broadcast group, soon, if it should be. Control lock held; may sleep.
     pub(super) fn look_for_move(&self, dev: &Device) {
-        if self.rightful(dev) != (self.pkey(), self.broadcast().scope()) {
-            self.move_partition();
+        match self.rightful(dev) {
+            Ok(place) if place == (self.pkey(), self.broadcast().scope()) => {}
+            Ok(_) => self.move_partition(),
+            // What changed was told of but once.
+            Err(_) => self.retry(worker::PORT),
         }
     }
 
     /// Moves the interface to the partition and scope that it should be in. May sleep.
     pub(super) fn moved(self: &Arc<Self>, dev: &Device, rtnl: &Rtnl) {
-        let (pkey, scope) = self.rightful(dev);
+        let Ok((pkey, scope)) = self.rightful(dev) else {
+            self.post_later(worker::PORT);
+            return;
+        };
         let before = self.broadcast();
         let broadcast = HwAddr::multicast(mgid::broadcast(scope, pkey));
         if broadcast == before {
@@ -212,8 +223,11 @@ pub(super) fn look_for_pkey(
             cx.iface.port_actions(cx.dev, actions);
         }
         Err(e) if e == ENOENT => leave(cx, running, port, seen),
-        // The device cannot say: it is where it was.
-        Err(e) => warn_limited!("{}: cannot look for the P_Key: {:?}\n", cx.dev.name(), e),
+        // The device cannot say: it is where it was, until the device can.
+        Err(e) => {
+            warn_limited!("{}: cannot look for the P_Key: {:?}\n", cx.dev.name(), e);
+            cx.iface.retry(worker::PORT);
+        }
     }
 }
 

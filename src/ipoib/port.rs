@@ -97,6 +97,9 @@ const CLOSED: u32 = 1 << 31;
 /// is active. Longer than a driver takes to notice that the device must be removed.
 const DEAD_MS: u64 = 5000;
 
+/// When, in milliseconds, a port that could not be read is read again: the event that told of a change comes but once.
+const RETRY_MS: u64 = 1000;
+
 /// Interfaces with numbers that grow: the port's own first, then its children.
 #[derive(Default)]
 struct List {
@@ -270,6 +273,7 @@ impl WorkItem for Port {
         }
         let (now, until) = (time::now_ms(), this.dead_until.load(Relaxed));
         let dead = now < until;
+        let mut again = dead.then(|| until.saturating_sub(now));
         if until != 0 && !dead {
             // Unless it died again just now.
             let _ = this.dead_until.cmpxchg(until, 0, Relaxed);
@@ -283,12 +287,16 @@ impl WorkItem for Port {
                 }
                 // A dead device may answer nothing any more.
                 Err(_) if dead => this.state.lock().active = false,
-                Err(e) => warn_limited!(
-                    "{}/{}: cannot read the port ({:?}); keeping what was last known\n",
-                    this.rdma.device().name(),
-                    this.rdma.number(),
-                    e
-                ),
+                Err(e) => {
+                    warn_limited!(
+                        "{}/{}: cannot read the port ({:?}); keeping what was last known\n",
+                        this.rdma.device().name(),
+                        this.rdma.number(),
+                        e
+                    );
+                    this.flags.set(READ);
+                    again = Some(RETRY_MS);
+                }
             }
             this.post_all(worker::PORT);
         }
@@ -297,8 +305,8 @@ impl WorkItem for Port {
                 interface.do_chores();
             }
         }
-        if dead {
-            this.queue.run_in(this.clone(), until.saturating_sub(now));
+        if let Some(ms) = again {
+            this.queue.run_in(this.clone(), ms);
         }
     }
 }

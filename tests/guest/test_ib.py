@@ -198,3 +198,15 @@ def test_group_status_is_readable(b):
     listener.kill()
     listener.wait(net.SECONDS)
     b.run("ip", "addr", "del", "10.78.0.1/24", "dev", b.iface)
+
+
+@pytest.mark.parametrize("call", [2, 3])
+def test_port_is_read_again(a, b, call):
+    """A change is told of but once: when the port cannot be read just then, it is read again. The first call after the
+    event is the core's own."""
+    vibfab.ctl(f"port {B} down")
+    net.wait_until("the carrier to go", lambda: not b.carrier())
+    vibfab.ctl(f"fail query_port {call}", f"port {B} up")
+    net.wait_until("the carrier", b.carrier)
+    vibfab.ctl("fail query_port 0")
+    recovered(a, b)
