@@ -30,14 +30,8 @@ use super::{
     }, //
 };
 use crate::{
-    base::{
-        log::warn_limited,
-        time, //
-    },
-    control::{
-        self,
-        time::Millis, //
-    },
+    base::log::warn_limited,
+    control,
     net::{
         device::{
             Device,
@@ -183,14 +177,7 @@ impl Interface {
             ..
         } = &mut *guard;
         if let (Some(running), Some(hw)) = (running.as_mut(), hw.as_mut()) {
-            let mut cx = Cx {
-                iface: self,
-                hw,
-                dev,
-                now: Millis(time::now_ms()),
-                seq,
-                pace,
-            };
+            let mut cx = Cx::new(self, hw, dev, seq, pace);
             running.groups.rebase(&mut cx, broadcast.gid())?;
             leave(&mut cx, running, port, seen);
         }

@@ -88,7 +88,26 @@ pub(crate) struct Cx<'a> {
     pub(crate) pace: &'a mut Pace,
 }
 
-impl Cx<'_> {
+impl<'a> Cx<'a> {
+    /// What there is to work with now. Control lock held, of whose state `hw`, `seq` and `pace` are parts.
+    pub(crate) fn new(
+        iface: &'a Arc<Interface>,
+        hw: &'a mut Hardware,
+        dev: &'a Device,
+        seq: &'a mut Seq,
+        pace: &'a mut Pace,
+    ) -> Self {
+        let now = Millis(time::now_ms());
+        Self {
+            iface,
+            hw,
+            dev,
+            now,
+            seq,
+            pace,
+        }
+    }
+
     /// Sends packets that have waited.
     pub(crate) fn send(&self, mut list: SkbList) {
         while let Some(skb) = list.pop() {
@@ -120,14 +139,7 @@ impl WorkItem for Interface {
         let (Some(hw), Some(dev)) = (hw.as_mut(), this.device()) else {
             return;
         };
-        let mut cx = Cx {
-            iface: &this,
-            hw,
-            dev: &dev,
-            now: Millis(time::now_ms()),
-            seq,
-            pace,
-        };
+        let mut cx = Cx::new(&this, hw, &dev, seq, pace);
 
         if events & TOO_LONG != 0 {
             this.answer_too_long(&dev);
