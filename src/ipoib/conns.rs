@@ -309,7 +309,7 @@ impl Conns {
             .filter(|mtu| *mtu > encap::LEN as u32)
             .ok_or(EPROTO)?;
         parts.cm.prepare_sender(&mut parts.qp)?;
-        let ring = cx.iface.params().send_ring as usize;
+        let ring = cx.hw.lane.as_ref().ok_or(ENODEV)?.send_slots();
         let (sends, done) = crate::rdma::send::send_queue(parts.qp.qp(), ring)?;
         let conn = TxConn::new(id, qpn, max_frame, sends, parts.ear.clone())?;
         let tag = match self.lane.add(done, &conn) {

@@ -549,15 +549,16 @@ pub(super) fn first_unposted<W, R>(first: *const R, bad: *const R, filled: usize
 unsafe extern "C" fn event<H: QpHandler>(event: *mut sys::ib_event, context: *mut c_void) {
     // SAFETY: By the safety requirements.
     let kind = unsafe { (*event).event };
-    // What else there is concerns connections, path migration and shared receive queues.
-    if matches!(
-        kind,
+    // SAFETY: By the safety requirements; the handler lives until the queue pair is destroyed.
+    let handler = unsafe { &*context.cast::<H>() };
+    match kind {
         sys::ib_event_type::IB_EVENT_QP_FATAL
-            | sys::ib_event_type::IB_EVENT_QP_REQ_ERR
-            | sys::ib_event_type::IB_EVENT_QP_ACCESS_ERR
-    ) {
-        // SAFETY: By the safety requirements; the handler lives until the queue pair is destroyed.
-        unsafe { &*context.cast::<H>() }.failed();
+        | sys::ib_event_type::IB_EVENT_QP_REQ_ERR
+        | sys::ib_event_type::IB_EVENT_QP_ACCESS_ERR => handler.failed(),
+        sys::ib_event_type::IB_EVENT_QP_LAST_WQE_REACHED => handler.last_wqe(),
+        // What else there is concerns the making of connections, path migration and shared receive
+        // queues.
+        _ => {}
     }
 }
 

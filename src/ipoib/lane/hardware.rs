@@ -46,6 +46,10 @@ const MAX_ENDS: usize = 4096;
 /// The same where each has buffers of its own.
 const MAX_OWN_ENDS: usize = 128;
 
+/// The most sends that may be under way on a connection: each may be of 64 KiB, and each costs some
+/// hundred octets here and in the device for every peer.
+const SEND_SLOTS: u32 = 32;
+
 /// The verbs objects that all connections of an interface share, and their sizes.
 pub(crate) struct LaneHardware {
     pub(crate) pd: Pd,
@@ -96,7 +100,7 @@ impl LaneHardware {
         };
         let credits = (params.send_ring * 4).min(attrs.max_cqe / 2).max(1);
         let sizes = QpSizes {
-            send_wr: params.send_ring,
+            send_wr: params.send_ring.min(SEND_SLOTS),
             recv_wr: 0,
             send_sge: send_sges(attrs),
             recv_sge: 0,
@@ -198,6 +202,11 @@ impl LaneHardware {
             transport,
             ear,
         )
+    }
+
+    /// Slots of the send ring of a connection; a power of two.
+    pub(crate) fn send_slots(&self) -> usize {
+        self.sizes.send_wr as usize
     }
 
     /// The largest MTU of connected mode.
