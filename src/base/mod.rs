@@ -4,6 +4,7 @@
 //!
 //! Knows nothing of networking or RDMA; `net` and `rdma` build on it.
 
+pub(crate) mod atomic;
 pub(crate) mod buf;
 pub(crate) mod count;
 pub(crate) mod debugfs;

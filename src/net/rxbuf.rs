@@ -9,8 +9,11 @@
 
 use core::ptr::NonNull;
 
+use kernel::ffi::c_void;
+
 use super::{
     device::Device,
+    napi::Context,
     skb::SkBuff, //
 };
 use crate::{
@@ -62,11 +65,11 @@ pub(crate) struct FrameInfo {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Layout {
     /// Octets for the hardware in the first part.
-    head: usize,
+    head: u32,
     /// Octets for the hardware in the page; 0 without one.
-    tail: usize,
+    tail: u32,
     /// Octets of the fragment that the first part lies in.
-    fragment: usize,
+    fragment: u32,
 }
 
 impl Layout {
@@ -75,15 +78,15 @@ impl Layout {
         let whole = Self::fragment(area);
         if whole <= kernel::page::PAGE_SIZE {
             return Self {
-                head: area,
+                head: area as u32,
                 tail: 0,
-                fragment: whole,
+                fragment: whole as u32,
             };
         }
         Self {
-            head: SPLIT_AT,
-            tail: area - SPLIT_AT,
-            fragment: Self::fragment(SPLIT_AT),
+            head: SPLIT_AT as u32,
+            tail: (area - SPLIT_AT) as u32,
+            fragment: Self::fragment(SPLIT_AT) as u32,
         }
     }
 
@@ -94,7 +97,7 @@ impl Layout {
 
     /// Octets that a buffer offers the hardware.
     pub(crate) const fn area(&self) -> usize {
-        self.head + self.tail
+        (self.head + self.tail) as usize
     }
 }
 
@@ -102,9 +105,11 @@ impl Layout {
 ///
 /// # Invariants
 ///
-/// `page` is an order-0 page of which this value owns a reference, and nobody else writes to it.
+/// `page` is an order-0 page of which this value owns a reference, and nobody else writes to it; it lies at `address`.
 pub(crate) struct RxPage {
     page: NonNull<bindings::page>,
+    /// Where it lies.
+    address: NonNull<u8>,
 }
 
 // SAFETY: owned memory.
@@ -115,13 +120,16 @@ impl RxPage {
     pub(super) fn new() -> Option<Self> {
         // SAFETY: no preconditions.
         let page = NonNull::new(unsafe { bindings::ipoib_h_alloc_rx_page() })?;
+        // SAFETY: a valid page without highmem, which has an address.
+        let address =
+            unsafe { NonNull::new_unchecked(bindings::ipoib_h_page_address(page.as_ptr()).cast()) };
         // INVARIANT: a new page, ours alone.
-        Some(Self { page })
+        Some(Self { page, address })
     }
 
+    #[inline]
     pub(super) fn address(&self) -> *mut u8 {
-        // SAFETY: a valid page without highmem.
-        unsafe { bindings::ipoib_h_page_address(self.page.as_ptr()) }.cast()
+        self.address.as_ptr()
     }
 
     pub(super) fn into_raw(self) -> *mut bindings::page {
@@ -155,15 +163,35 @@ impl RxBuf {
     /// Allocates a buffer, with `page` for its second part if that is there and wanted. Process or
     /// softirq context; does not sleep.
     pub(crate) fn new(layout: Layout, page: Option<RxPage>) -> Option<Self> {
+        Self::make(layout, page, |octets| {
+            // SAFETY: no preconditions; picks the per-CPU cache that fits the context.
+            unsafe { bindings::__netdev_alloc_frag_align(octets, u32::MAX) }
+        })
+    }
+
+    /// The same for a poll, from the cache that polls have for themselves.
+    #[inline]
+    pub(crate) fn in_poll(_: &Context<'_>, layout: Layout, page: Option<RxPage>) -> Option<Self> {
+        Self::make(layout, page, |octets| {
+            // SAFETY: softirq context, as whoever has a poll's context is in.
+            unsafe { bindings::__napi_alloc_frag_align(octets, u32::MAX) }
+        })
+    }
+
+    #[inline]
+    fn make(
+        layout: Layout,
+        page: Option<RxPage>,
+        alloc: impl FnOnce(u32) -> *mut c_void,
+    ) -> Option<Self> {
         let page = if layout.tail == 0 {
             None
-        } else if layout.tail <= kernel::page::PAGE_SIZE {
+        } else if layout.tail as usize <= kernel::page::PAGE_SIZE {
             Some(page.or_else(RxPage::new)?)
         } else {
             return None;
         };
-        // SAFETY: no preconditions; picks the per-CPU cache that fits the context.
-        let mem = unsafe { bindings::__netdev_alloc_frag_align(layout.fragment as u32, u32::MAX) };
+        let mem = alloc(layout.fragment);
         // INVARIANT: a non-null result is a fragment of that size, ours alone.
         Some(Self {
             mem: NonNull::new(mem.cast())?,
@@ -182,7 +210,7 @@ impl RxBuf {
     pub(crate) fn head(&self) -> &[u8] {
         // SAFETY: within the fragment by the type invariant. It may hold stale octets from the
         // fragment's former use, which are initialised memory all the same.
-        unsafe { core::slice::from_raw_parts(self.head_ptr(), self.layout.head) }
+        unsafe { core::slice::from_raw_parts(self.head_ptr(), self.layout.head as usize) }
     }
 
     fn head_ptr(&self) -> *mut u8 {
@@ -204,16 +232,37 @@ impl RxBuf {
         dev: &Device,
         info: &FrameInfo,
     ) -> core::result::Result<(SkBuff, Option<RxPage>), Self> {
-        let linear = info.payload.min(self.layout.head - GRH_LEN - ENCAP_LEN);
+        let room = self.layout.head as usize - GRH_LEN - ENCAP_LEN;
+        let linear = info.payload.min(room);
         let rest = info.payload - linear;
-        if rest > self.layout.tail {
+        if rest > self.layout.tail as usize {
             return Err(self);
         }
-        // SAFETY: the fragment is ours, the size is its own, and it ends with room for the shared
-        // info by the type invariant.
-        let skb = unsafe {
-            bindings::napi_build_skb(self.mem.as_ptr().cast(), self.layout.fragment as u32)
+        let pkt_type = match info.cast {
+            Cast::Host => bindings::PACKET_HOST,
+            Cast::Broadcast => bindings::PACKET_BROADCAST,
+            Cast::Multicast => bindings::PACKET_MULTICAST,
         };
+        let ip_summed = if info.checked {
+            bindings::CHECKSUM_UNNECESSARY
+        } else {
+            bindings::CHECKSUM_NONE
+        };
+        let rx = bindings::ipoib_h_rx {
+            size: self.layout.fragment,
+            start: (HEADROOM + GRH_LEN - PSEUDO_LEN) as u32,
+            hard: HARD_LEN as u32,
+            linear: linear as u32,
+            protocol: info.protocol.to_be(),
+            queue: info.queue,
+            pkt_type: pkt_type as u8,
+            ip_summed: ip_summed as u8,
+        };
+        // SAFETY: the fragment is ours, the size is its own, and it ends with room for the shared
+        // info by the type invariant. The linear room is HEADROOM + head, of which we use
+        // HEADROOM + 20 + 24 + linear, within it as computed above; the 20 octets before the
+        // encapsulation header belong to the GRH, which has been read.
+        let skb = unsafe { bindings::ipoib_h_rx_skb(self.mem.as_ptr().cast(), dev.as_ptr(), &rx) };
         let Some(ptr) = NonNull::new(skb) else {
             return Err(self);
         };
@@ -222,28 +271,6 @@ impl RxBuf {
         let page = this.page.take();
         // SAFETY: a new buffer that nobody else knows.
         let skb = unsafe { SkBuff::from_raw(ptr) };
-        let pkt_type = match info.cast {
-            Cast::Host => bindings::PACKET_HOST,
-            Cast::Broadcast => bindings::PACKET_BROADCAST,
-            Cast::Multicast => bindings::PACKET_MULTICAST,
-        };
-        // SAFETY: the linear room is HEADROOM + head, of which we use HEADROOM + 20 + 24 + linear,
-        // within it as computed above; the 20 octets before the encapsulation header belong to the
-        // GRH, which has been read.
-        unsafe {
-            bindings::ipoib_h_skb_reserve(ptr.as_ptr(), (HEADROOM + GRH_LEN - PSEUDO_LEN) as i32);
-            let head = bindings::ipoib_h_skb_put(ptr.as_ptr(), (HARD_LEN + linear) as u32);
-            head.cast::<u8>().write_bytes(0, PSEUDO_LEN);
-            bindings::ipoib_h_skb_rx_frame(
-                ptr.as_ptr(),
-                dev.as_ptr(),
-                info.protocol.to_be(),
-                pkt_type as u8,
-                info.checked,
-                info.queue,
-            );
-            bindings::skb_pull(ptr.as_ptr(), HARD_LEN as u32);
-        }
         match page {
             Some(page) if rest > 0 => {
                 // SAFETY: the packet has no fragments yet, and takes over the page's reference;
@@ -269,13 +296,13 @@ impl Drop for RxBuf {
 unsafe impl DmaBuffer for RxBuf {
     #[inline]
     fn head(&self) -> (*mut u8, usize) {
-        (self.head_ptr(), self.layout.head)
+        (self.head_ptr(), self.layout.head as usize)
     }
 
     #[inline]
     fn tail(&self) -> Option<(*mut u8, usize)> {
         self.page
             .as_ref()
-            .map(|page| (page.address(), self.layout.tail))
+            .map(|page| (page.address(), self.layout.tail as usize))
     }
 }
