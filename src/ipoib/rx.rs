@@ -199,7 +199,10 @@ impl Rings {
             }
         }
         drop(guard);
-        self.refill();
+        // A few buffers may wait for the next poll, so that one call posts many.
+        if self.recvs.missing() > 0 || self.recvs.is_due() {
+            self.refill();
+        }
         done
     }
 
@@ -255,7 +258,7 @@ impl Rings {
         };
         // The replacement comes first: without one the frame is dropped and its buffer stays in
         // the ring, which so never shrinks (RX-4).
-        let Some(fresh) = RxBuf::new(self.layout, self.spare.take()) else {
+        let Some(fresh) = RxBuf::in_poll(cx, self.layout, self.spare.take()) else {
             self.shared.stats.rx_drop(RxDrop::NoMemory);
             self.recycle(buf);
             return;
@@ -342,6 +345,14 @@ impl Rings {
                 break;
             }
         }
+        if self.recvs.missing() > 0 {
+            self.shared.note(&self.iface, Concern::Starving);
+        }
+        self.flush();
+    }
+
+    /// Posts what is in the chain.
+    fn flush(&mut self) {
         if self.recvs.flush().is_err() {
             let unsure = self.recvs.is_unsure();
             let what = if unsure {
@@ -350,9 +361,6 @@ impl Rings {
                 Concern::Trouble
             };
             self.shared.note(&self.iface, what);
-        }
-        if self.recvs.missing() > 0 {
-            self.shared.note(&self.iface, Concern::Starving);
         }
     }
 
