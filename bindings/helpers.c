@@ -303,6 +303,20 @@ void *ipoib_h_page_address(struct page *page)
 	return page_address(page);
 }
 
+/* Not worth keeping: pages of the emergency reserve, and those far away. */
+bool ipoib_h_page_keep(struct page *page)
+{
+	if (!dev_page_is_reusable(page))
+		return false;
+	get_page(page);
+	return true;
+}
+
+int ipoib_h_page_ref_count(struct page *page)
+{
+	return page_ref_count(page);
+}
+
 void ipoib_h_put_page(struct page *page)
 {
 	put_page(page);

@@ -90,6 +90,8 @@ void ipoib_h_kfree_skb_any(struct sk_buff *skb);
 void ipoib_h_consume_skb_any(struct sk_buff *skb);
 struct page *ipoib_h_alloc_rx_page(void);
 void *ipoib_h_page_address(struct page *page);
+bool ipoib_h_page_keep(struct page *page);
+int ipoib_h_page_ref_count(struct page *page);
 void ipoib_h_put_page(struct page *page);
 void ipoib_h_skb_add_rx_page(struct sk_buff *skb, int i, struct page *page, unsigned int len);
 void ipoib_h_skb_update_pmtu(struct sk_buff *skb, u32 mtu);

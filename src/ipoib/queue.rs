@@ -40,6 +40,7 @@ use crate::{
     net::{
         device::Device,
         napi::Napi,
+        pages::Pages,
         registration::Offloads,
         skb::SkBuff,
         txq::{
@@ -77,6 +78,8 @@ use crate::{
 
 /// The most queues that are chosen by themselves.
 const AUTO_QUEUES: u32 = 8;
+/// Pages of received packets that a queue waits for to use them again.
+const KEPT_PAGES: usize = 256;
 /// Longest wait, in milliseconds, for the queue pairs that are being closed to give everything back.
 const DRAIN_MS: u64 = 5000;
 /// A queue stops when fewer slots than this are free.
@@ -318,6 +321,7 @@ impl Hardware {
             (send_poller, recv_poller),
             completions,
             recvs,
+            Pages::new(KEPT_PAGES)?,
         ));
         Ok(Queue {
             shared,

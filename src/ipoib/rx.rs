@@ -32,12 +32,12 @@ use crate::{
             Context,
             Poll, //
         },
+        pages::Pages,
         rxbuf::{
             Cast,
             FrameInfo,
             Layout,
-            RxBuf,
-            RxPage, //
+            RxBuf, //
         },
         skb::SkBuff,
         txq::TxQueue, //
@@ -80,8 +80,8 @@ pub(crate) struct Rings {
     recvs: RecvQueue<RxBuf>,
     /// What receive buffers look like now.
     layout: Layout,
-    /// A page that the last frame did not need.
-    spare: Option<RxPage>,
+    /// What receive buffers are made of.
+    pages: Pages,
     wcs: [Wc; BATCH],
 }
 
@@ -119,10 +119,11 @@ impl Rings {
         (send_cq, recv_cq): (CqPoller, CqPoller),
         sends: SendCompletions<SkBuff>,
         recvs: RecvQueue<RxBuf>,
+        pages: Pages,
     ) -> Self {
         Self {
             layout: Layout::new(iface.rx_area()),
-            spare: None,
+            pages,
             iface,
             dev: dev.into(),
             shared,
@@ -258,14 +259,13 @@ impl Rings {
         };
         // The replacement comes first: without one the frame is dropped and its buffer stays in
         // the ring, which so never shrinks (RX-4).
-        let Some(fresh) = RxBuf::in_poll(cx, self.layout, self.spare.take()) else {
+        let Some(fresh) = RxBuf::in_poll(cx, self.layout, &mut self.pages) else {
             self.shared.stats.rx_drop(RxDrop::NoMemory);
             self.recycle(buf);
             return;
         };
-        match buf.into_skb(&self.dev, &info) {
-            Ok((skb, spare)) => {
-                self.spare = spare;
+        match buf.into_skb(&self.dev, &info, &mut self.pages) {
+            Ok(skb) => {
                 self.recycle(fresh);
                 let stats = &self.shared.stats;
                 stats.rx_packets.add(1);
@@ -338,7 +338,7 @@ impl Rings {
             return;
         }
         while self.recvs.missing() > 0 {
-            let Some(buf) = RxBuf::new(self.layout, self.spare.take()) else {
+            let Some(buf) = RxBuf::new(self.layout, &mut self.pages) else {
                 break;
             };
             if self.recvs.push(buf).is_err() {
@@ -410,6 +410,7 @@ impl Rings {
             stats.tx_lost.add(1);
             drop(skb);
         })?;
+        self.pages.clear();
         self.recvs.reset(proof, drop)
     }
 

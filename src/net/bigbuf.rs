@@ -11,10 +11,8 @@ use core::ptr::NonNull;
 
 use super::{
     device::Device,
-    rxbuf::{
-        RxPage,
-        HARD_LEN, //
-    },
+    pages::RxPage,
+    rxbuf::HARD_LEN,
     skb::SkBuff, //
 };
 use crate::{

@@ -14,6 +14,10 @@ use kernel::ffi::c_void;
 use super::{
     device::Device,
     napi::Context,
+    pages::{
+        Pages,
+        RxPage, //
+    },
     skb::SkBuff, //
 };
 use crate::{
@@ -101,49 +105,6 @@ impl Layout {
     }
 }
 
-/// An owned page.
-///
-/// # Invariants
-///
-/// `page` is an order-0 page of which this value owns a reference, and nobody else writes to it; it lies at `address`.
-pub(crate) struct RxPage {
-    page: NonNull<bindings::page>,
-    /// Where it lies.
-    address: NonNull<u8>,
-}
-
-// SAFETY: owned memory.
-unsafe impl Send for RxPage {}
-
-impl RxPage {
-    /// Any context; does not sleep.
-    pub(super) fn new() -> Option<Self> {
-        // SAFETY: no preconditions.
-        let page = NonNull::new(unsafe { bindings::ipoib_h_alloc_rx_page() })?;
-        // SAFETY: a valid page without highmem, which has an address.
-        let address =
-            unsafe { NonNull::new_unchecked(bindings::ipoib_h_page_address(page.as_ptr()).cast()) };
-        // INVARIANT: a new page, ours alone.
-        Some(Self { page, address })
-    }
-
-    #[inline]
-    pub(super) fn address(&self) -> *mut u8 {
-        self.address.as_ptr()
-    }
-
-    pub(super) fn into_raw(self) -> *mut bindings::page {
-        core::mem::ManuallyDrop::new(self).page.as_ptr()
-    }
-}
-
-impl Drop for RxPage {
-    fn drop(&mut self) {
-        // SAFETY: we own a reference.
-        unsafe { bindings::ipoib_h_put_page(self.page.as_ptr()) }
-    }
-}
-
 /// An owned receive buffer.
 ///
 /// # Invariants
@@ -160,10 +121,10 @@ pub(crate) struct RxBuf {
 unsafe impl Send for RxBuf {}
 
 impl RxBuf {
-    /// Allocates a buffer, with `page` for its second part if that is there and wanted. Process or
-    /// softirq context; does not sleep.
-    pub(crate) fn new(layout: Layout, page: Option<RxPage>) -> Option<Self> {
-        Self::make(layout, page, |octets| {
+    /// Allocates a buffer, with one of `pages` for its second part if it has one. Process or softirq
+    /// context; does not sleep.
+    pub(crate) fn new(layout: Layout, pages: &mut Pages) -> Option<Self> {
+        Self::make(layout, pages, |octets| {
             // SAFETY: no preconditions; picks the per-CPU cache that fits the context.
             unsafe { bindings::__netdev_alloc_frag_align(octets, u32::MAX) }
         })
@@ -171,8 +132,8 @@ impl RxBuf {
 
     /// The same for a poll, from the cache that polls have for themselves.
     #[inline]
-    pub(crate) fn in_poll(_: &Context<'_>, layout: Layout, page: Option<RxPage>) -> Option<Self> {
-        Self::make(layout, page, |octets| {
+    pub(crate) fn in_poll(_: &Context<'_>, layout: Layout, pages: &mut Pages) -> Option<Self> {
+        Self::make(layout, pages, |octets| {
             // SAFETY: softirq context, as whoever has a poll's context is in.
             unsafe { bindings::__napi_alloc_frag_align(octets, u32::MAX) }
         })
@@ -181,13 +142,13 @@ impl RxBuf {
     #[inline]
     fn make(
         layout: Layout,
-        page: Option<RxPage>,
+        pages: &mut Pages,
         alloc: impl FnOnce(u32) -> *mut c_void,
     ) -> Option<Self> {
         let page = if layout.tail == 0 {
             None
         } else if layout.tail as usize <= kernel::page::PAGE_SIZE {
-            Some(page.or_else(RxPage::new)?)
+            Some(pages.take()?)
         } else {
             return None;
         };
@@ -218,8 +179,8 @@ impl RxBuf {
         unsafe { self.mem.as_ptr().add(HEADROOM) }
     }
 
-    /// Turns a filled buffer into a packet for `dev`, positioned behind the link-layer header, and
-    /// gives back the page if the frame did not reach it. Softirq context.
+    /// Turns a filled buffer into a packet for `dev`, positioned behind the link-layer header. The page
+    /// goes back to `pages` if the frame did not reach it. Softirq context.
     ///
     /// The stack sees a 24-octet link-layer header of 20 zero octets and the encapsulation header,
     /// as with `ib_ipoib` (RX-10).
@@ -231,7 +192,8 @@ impl RxBuf {
         self,
         dev: &Device,
         info: &FrameInfo,
-    ) -> core::result::Result<(SkBuff, Option<RxPage>), Self> {
+        pages: &mut Pages,
+    ) -> core::result::Result<SkBuff, Self> {
         let room = self.layout.head as usize - GRH_LEN - ENCAP_LEN;
         let linear = info.payload.min(room);
         let rest = info.payload - linear;
@@ -271,17 +233,19 @@ impl RxBuf {
         let page = this.page.take();
         // SAFETY: a new buffer that nobody else knows.
         let skb = unsafe { SkBuff::from_raw(ptr) };
-        match page {
-            Some(page) if rest > 0 => {
+        if let Some(page) = page {
+            if rest == 0 {
+                pages.put(page);
+            } else {
+                pages.keep(&page);
                 // SAFETY: the packet has no fragments yet, and takes over the page's reference;
                 // `rest` octets of it have been filled.
                 unsafe {
                     bindings::ipoib_h_skb_add_rx_page(ptr.as_ptr(), 0, page.into_raw(), rest as u32)
                 };
-                Ok((skb, None))
             }
-            unused => Ok((skb, unused)),
         }
+        Ok(skb)
     }
 }
 
