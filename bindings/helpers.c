@@ -221,6 +221,11 @@ void ipoib_h_napi_add(struct net_device *dev, struct napi_struct *napi,
 	netif_napi_add_weight(dev, napi, poll, weight);
 }
 
+void ipoib_h_timer_setup(struct timer_list *timer, void (*expired)(struct timer_list *))
+{
+	timer_setup(timer, expired, 0);
+}
+
 void ipoib_h_napi_del(struct napi_struct *napi)
 {
 	netif_napi_del(napi);

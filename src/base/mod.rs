@@ -21,4 +21,4 @@ pub(crate) mod ring;
 pub(crate) mod time;
 pub(crate) mod work;
 
-pub(crate) use crate::sys::compat::{not_unique, unsupported};
+pub(crate) use crate::sys::compat::{not_unique, smp_mb, unsupported};

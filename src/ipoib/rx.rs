@@ -91,6 +91,7 @@ impl Poll for PollState {
             return 0;
         };
         rings.shared.stats.polls.add(1);
+        rings.shared.set_waking(false);
         rings.poll_sends(|skb| cx.consume(skb));
         if budget == 0 {
             return 0;
@@ -98,12 +99,12 @@ impl Poll for PollState {
         rings.poll_receives(cx, budget)
     }
 
-    fn arm(&mut self) -> bool {
+    fn arm(&mut self, soon: bool) -> bool {
         let Some(rings) = &mut self.0 else {
             return false;
         };
         // Both, whatever the first says.
-        let sends = rings.send_cq.arm();
+        let sends = rings.arm_sends(soon);
         let receives = rings.recv_cq.arm();
         sends || receives
     }
@@ -134,6 +135,17 @@ impl Rings {
             recvs,
             wcs: Wc::blanks(),
         }
+    }
+
+    /// Asks for an event at the next completion of a send, if somebody waits for it. Nobody does while there is room,
+    /// and a poll comes soon anyway: then many sends are worked off with one poll.
+    fn arm_sends(&mut self, soon: bool) -> bool {
+        let used = self.sends.used();
+        if used == 0 || soon && used < Shared::LAZY && !self.txq.held() {
+            return false;
+        }
+        self.shared.set_waking(true);
+        self.send_cq.arm()
     }
 
     /// Takes the completions of sends and gives the packets to `free`. By the poll, or with NAPI disabled.
