@@ -5,7 +5,10 @@
 
 use kernel::{
     prelude::*,
-    sync::Arc,
+    sync::{
+        atomic::Atomic,
+        Arc, //
+    },
     time::{
         delay::fsleep,
         Delta, //
@@ -25,9 +28,11 @@ use super::{
 };
 use crate::{
     base::{
+        atomic::Word,
         flags::Flags,
         params::Params,
         rcu::RcuArc,
+        smp_mb,
         time, //
     },
     control::{
@@ -40,6 +45,7 @@ use crate::{
     net::{
         device::Device,
         napi::Napi,
+        pages::Pages,
         registration::Offloads,
         skb::SkBuff,
         txq::{
@@ -77,6 +83,8 @@ use crate::{
 
 /// The most queues that are chosen by themselves.
 const AUTO_QUEUES: u32 = 8;
+/// Pages of received packets that a queue waits for to use them again.
+const KEPT_PAGES: usize = 256;
 /// Longest wait, in milliseconds, for the queue pairs that are being closed to give everything back.
 const DRAIN_MS: u64 = 5000;
 /// A queue stops when fewer slots than this are free.
@@ -91,9 +99,29 @@ pub(crate) struct Shared {
     pub(crate) ring: Ring,
     /// A [`Health`].
     health: Flags,
+    /// Not 0: the device tells of the next send that completes.
+    waking: Atomic<u32>,
 }
 
 impl Shared {
+    /// From so many unfinished sends on, the device is asked to tell when one has completed.
+    pub(crate) const LAZY: usize = 32;
+    /// The longest time, in milliseconds, that a packet stays after it was sent.
+    const STAY_MS: u64 = 8;
+
+    /// Notes whether the device tells of the next send that completes. The poll only.
+    #[inline]
+    pub(crate) fn set_waking(&self, on: bool) {
+        if on {
+            self.waking.put(1);
+        } else if self.waking.get() != 0 {
+            self.waking.put(0);
+            // Pairs with the barrier of a post: either the transmitter sees this, or the poll sees what it has posted
+            // or stopped.
+            smp_mb();
+        }
+    }
+
     /// Whether the queue pair takes posts. Any context.
     #[inline]
     pub(crate) fn running(&self) -> bool {
@@ -160,6 +188,18 @@ pub(crate) struct Queue {
     pub(crate) tx: TxCell<TxSide>,
     pub(crate) napi: Arc<Napi<PollState>>,
     pub(crate) qpn: Qpn,
+}
+
+impl Queue {
+    /// Sends have been posted, of which `used` are unfinished; `stopped`: the stack waits for them. Sees to it that they
+    /// are worked off. Transmit lock held.
+    #[inline]
+    pub(crate) fn posted(&self, used: usize, stopped: bool) {
+        self.napi.schedule_in(time::ms_to_jiffies(Shared::STAY_MS));
+        if (stopped || used >= Shared::LAZY) && self.shared.waking.get() == 0 {
+            self.napi.schedule();
+        }
+    }
 }
 
 /// Where the device's callbacks for a queue go.
@@ -277,6 +317,7 @@ impl Hardware {
                 stats: QueueStats::default(),
                 ring: Ring::new(params.send_ring, STOP_BELOW),
                 health: Flags::new(),
+                waking: Atomic::new(0),
             },
             GFP_KERNEL,
         )?;
@@ -318,6 +359,7 @@ impl Hardware {
             (send_poller, recv_poller),
             completions,
             recvs,
+            Pages::new(KEPT_PAGES)?,
         ));
         Ok(Queue {
             shared,
