@@ -116,6 +116,8 @@ pub(crate) struct Passive {
     /// The shared receive queue, and what the lane knows its buffers by.
     srq: Option<(Srq, u16)>,
     ends: KVec<End>,
+    /// Requests that were accepted.
+    accepted: u64,
     refused: u64,
     refill: Option<Millis>,
     draining: bool,
@@ -128,6 +130,7 @@ impl Passive {
             lane,
             srq: None,
             ends: KVec::new(),
+            accepted: 0,
             refused: 0,
             refill: None,
             draining: false,
@@ -207,7 +210,9 @@ impl Passive {
         }
         self.lane.touch(end.qp.qp().key());
         end.cm.accept(&end.qp, psn, about_us, hw.shared)?;
-        self.ends.push_within_capacity(end).map_err(|_| ENOMEM)
+        self.ends.push_within_capacity(end).map_err(|_| ENOMEM)?;
+        self.accepted = self.accepted.wrapping_add(1);
+        Ok(())
     }
 
     /// Makes and fills the shared receive queue, for the first that needs it.
@@ -338,9 +343,9 @@ impl Passive {
         }
     }
 
-    /// How many ends there are, and how many requests were refused.
-    pub(crate) fn counts(&self) -> (usize, u64) {
-        (self.ends.len(), self.refused)
+    /// How many ends there are, and how many requests were refused and accepted.
+    pub(crate) fn counts(&self) -> (usize, u64, u64) {
+        (self.ends.len(), self.refused, self.accepted)
     }
 
     /// Whether there are buffers.
