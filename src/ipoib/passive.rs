@@ -242,13 +242,13 @@ impl Passive {
         }
     }
 
-    /// Takes down the ends of which the device says that they are broken, or all.
-    pub(super) fn take_failed(&mut self, now: Millis, all: bool) {
+    /// Takes down the ends of which the device says that they are broken.
+    pub(super) fn take_failed(&mut self, now: Millis) {
         for end in self.ends.iter_mut() {
             // One that was not asked to go and lets go of buffers was brought into the error state by the device: the
             // peer must be told, which otherwise sends into the void.
             let dead = end.state == State::Live && end.ear.finished();
-            if all || dead || end.ear.failed() {
+            if dead || end.ear.failed() {
                 end.drain(now);
                 self.draining = true;
             }
