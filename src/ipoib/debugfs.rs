@@ -184,12 +184,13 @@ fn write_running(f: &mut fmt::Formatter<'_>, running: &Running, neighbours: u32)
         }
     });
     if let Some(conns) = &running.conns {
-        let (ends, refused) = conns.passive().counts();
+        let (ends, refused, accepted) = conns.passive().counts();
         writeln!(
             f,
-            "connections of peers: {}, {} refused, buffers {}",
+            "connections of peers: {}, {} refused, {} accepted, buffers {}",
             ends,
             refused,
+            accepted,
             if conns.passive().filled() {
                 "lent"
             } else {

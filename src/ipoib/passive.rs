@@ -116,6 +116,8 @@ pub(crate) struct Passive {
     /// The shared receive queue, and what the lane knows its buffers by.
     srq: Option<(Srq, u16)>,
     ends: KVec<End>,
+    /// Requests that were accepted.
+    accepted: u64,
     refused: u64,
     refill: Option<Millis>,
     draining: bool,
@@ -128,6 +130,7 @@ impl Passive {
             lane,
             srq: None,
             ends: KVec::new(),
+            accepted: 0,
             refused: 0,
             refill: None,
             draining: false,
@@ -207,7 +210,9 @@ impl Passive {
         }
         self.lane.touch(end.qp.qp().key());
         end.cm.accept(&end.qp, psn, about_us, hw.shared)?;
-        self.ends.push_within_capacity(end).map_err(|_| ENOMEM)
+        self.ends.push_within_capacity(end).map_err(|_| ENOMEM)?;
+        self.accepted = self.accepted.wrapping_add(1);
+        Ok(())
     }
 
     /// Makes and fills the shared receive queue, for the first that needs it.
@@ -237,13 +242,13 @@ impl Passive {
         }
     }
 
-    /// Takes down the ends of which the device says that they are broken, or all.
-    pub(super) fn take_failed(&mut self, now: Millis, all: bool) {
+    /// Takes down the ends of which the device says that they are broken.
+    pub(super) fn take_failed(&mut self, now: Millis) {
         for end in self.ends.iter_mut() {
             // One that was not asked to go and lets go of buffers was brought into the error state by the device: the
             // peer must be told, which otherwise sends into the void.
             let dead = end.state == State::Live && end.ear.finished();
-            if all || dead || end.ear.failed() {
+            if dead || end.ear.failed() {
                 end.drain(now);
                 self.draining = true;
             }
@@ -338,9 +343,9 @@ impl Passive {
         }
     }
 
-    /// How many ends there are, and how many requests were refused.
-    pub(crate) fn counts(&self) -> (usize, u64) {
-        (self.ends.len(), self.refused)
+    /// How many ends there are, and how many requests were refused and accepted.
+    pub(crate) fn counts(&self) -> (usize, u64, u64) {
+        (self.ends.len(), self.refused, self.accepted)
     }
 
     /// Whether there are buffers.

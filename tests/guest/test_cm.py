@@ -1,6 +1,10 @@
 """Connected mode, on any fabric: our driver on side A, any on side B. Modes, sizes, MTUs, changes under traffic."""
 
+import contextlib
+import ipaddress
 import re
+import socket
+import struct
 
 import net
 import pytest
@@ -114,6 +118,42 @@ def test_peer_without_connections_gets_datagrams(a, b, connected, datagram_mtu):
     finally:
         a.flush_neighbours()
         a.run("ip", "neigh", "del", b.ip4, "dev", a.iface, check=False)
+
+
+@pytest.mark.parametrize("target", ["239.7.7.7", "broadcast"])
+def test_groups_get_no_more_than_a_datagram(a, b, connected, target):
+    """What is longer than the group's MTU never leaves as it is (B39): it comes in fragments, or is dropped and
+    counted; shorter ones are not concerned."""
+    address = str(ipaddress.ip_interface(f"{a.ip4}/24").network.broadcast_address) if target == "broadcast" else target
+    with net.netns(b.ns):
+        receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with net.netns(a.ns):
+        sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with receiver, sender:
+        receiver.bind(("", 7654))
+        receiver.settimeout(1)
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+        if target != "broadcast":
+            for side, sock in ((a, sender), (b, receiver)):
+                which = struct.pack("=4s4si", socket.inet_aton(target), bytes(4), side.link()["ifindex"])
+                sock.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, which)
+                sock.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, which)
+
+        def passes(octets):
+            """Whether a datagram comes, or its loss is counted."""
+            drops = a.stats()["tx"]["dropped"]
+            data = bytes(octets)
+            with contextlib.suppress(OSError):
+                sender.sendto(data, (address, 7654))
+            try:
+                return "came" if receiver.recv(1 << 16) == data else None
+            except TimeoutError:
+                return "counted" if a.stats()["tx"]["dropped"] > drops else None
+        net.wait_until("short datagrams", lambda: passes(1000) == "came")
+        for octets in (9000, 60000):
+            net.wait_until("a fate of long ones", lambda n=octets: passes(n))
+        net.wait_until("short datagrams", lambda: passes(1000) == "came")
+    assert a.ping(b.ip4, count=3, size=20000).lost == 0
 
 
 # In the namespace, without a process for each step. Says what is wrong, if anything is.

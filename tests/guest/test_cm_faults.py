@@ -122,6 +122,28 @@ def test_failure_that_only_the_device_reports(a, b, side, what):
     carries(a, b)
 
 
+@pytest.mark.parametrize("what", ["send", "recv"])
+def test_completion_queue_that_stays_dead(a, b, what):
+    """What fails never tells of a completion again: others are made in its place, more than once."""
+    for _ in range(2):
+        connection(a, b)
+        before = {q["qpn"] for q in live(A)}
+        command = commands(A)[0]
+        vibfab.ctl(f"{command} hold {what}", f"{command} cqerr {what}")
+        net.wait_until("the ends to go", lambda old=before: not old & {q["qpn"] for q in live(A)})
+        carries(a, b)
+
+
+def test_completion_queues_that_cannot_be_made_at_once(a, b):
+    connection(a, b)
+    before = {q["qpn"] for q in live(A)}
+    vibfab.ctl("fail create_cq 1")
+    vibfab.ctl(f"{commands(A)[0]} cqerr send")
+    net.wait_until("the ends to go", lambda: not before & {q["qpn"] for q in live(A)})
+    carries(a, b)
+    vibfab.ctl("fail create_cq 0")
+
+
 @pytest.mark.parametrize("verb", ["post_send", "create_qp", "modify_qp", "post_srq_recv", "post_recv"])
 def test_failed_verb(a, b, verb):
     """The next use of a verb fails, while a connection is used or made."""

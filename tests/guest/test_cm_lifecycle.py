@@ -1,4 +1,4 @@
-"""Connections that are open when something else goes: the module."""
+"""Connections that are open when something else goes: the module, the device, the address of the port."""
 
 import pytest
 
@@ -47,3 +47,45 @@ def test_module_goes(a, b, driver):
         driver.insert()
         net.wait_until("an answer", lambda: a.reaches(b.ip4))
         open_both_ways(a, b)
+
+
+def test_device_goes(a, b, driver):
+    """The HCA of one side is unplugged; the other one's connections end, and start anew when it is back."""
+    for _ in range(3):
+        vibfab.ctl("hca vib1 remove")
+        assert vibfab.strict() == {}
+        vibfab.ctl("hca vib1 add")
+        driver.up_side(b)
+        net.wait_until("an answer", lambda: a.reaches(b.ip4))
+        open_both_ways(a, b)
+
+
+@pytest.mark.parametrize("port", [A, B])
+def test_lid_changes(a, b, port):
+    """Connections to the former LID break."""
+    former = vibfab.port(port)["lid"]
+    for lid in (77, former):
+        vibfab.ctl(f"port {port} lid {lid}")
+        whole(a, b)
+
+
+def test_subnet_manager_starts_over(a, b):
+    for _ in range(3):
+        vibfab.ctl("sm restart")
+        whole(a, b)
+
+
+def test_partition_goes_and_comes(a, b):
+    """What is sent over connections that are made later completes, also where no peer has asked for one."""
+    b.run("sh", "-c", f"echo datagram | tee /sys/class/net/{b.iface}/mode")
+    for _ in range(2):
+        vibfab.ctl(f"port {A} pkey 0 0")
+        net.wait_until("the end of all connections", lambda: not vibfab.qps(A, vibfab.RC))
+        vibfab.ctl(f"port {A} pkey 0 0xffff")
+
+        def large():
+            a.run("ip", "route", "flush", "cache")
+            return a.ping(b.ip4, count=1, size=SIZE, extra=["-M", "do"]).lost == 0
+        net.wait_until("large packets", large)
+        # More than a ring has slots.
+        assert a.ping(b.ip4, count=200, size=SIZE, flood=True).lost == 0

@@ -56,6 +56,10 @@ pub(crate) struct LaneHardware {
     send_cq: Cq,
     recv_cq: Cq,
     sizes: QpSizes,
+    /// Sends that may be under way on all connections together.
+    credits: u32,
+    /// Receives that may be.
+    receives: u32,
     /// Whether all receiving ends share a receive queue.
     pub(crate) shared: bool,
     /// Receiving ends that there may be.
@@ -109,18 +113,12 @@ impl LaneHardware {
             Lane::new(dev, credits, sizes.send_sge as usize)?,
             GFP_KERNEL,
         )?;
-        let made = Self::create_cqs(
-            iface,
-            dev,
-            pd,
-            &lane,
-            credits,
-            if shared {
-                buffers
-            } else {
-                buffers * ends as u32
-            },
-        );
+        let receives = if shared {
+            buffers
+        } else {
+            buffers * ends as u32
+        };
+        let made = Self::create_cqs(iface, dev, pd, &lane, credits, receives);
         let (send_cq, recv_cq) = match made {
             Ok(cqs) => cqs,
             Err(e) => {
@@ -133,6 +131,8 @@ impl LaneHardware {
             send_cq,
             recv_cq,
             sizes,
+            credits,
+            receives,
             shared,
             ends,
             buffers: buffers as u16,
@@ -168,6 +168,18 @@ impl LaneHardware {
             .inspect_err(|e| complain(device, "receive completion queue", *e))?;
         lane.equip(iface, dev, (send_poller, recv_poller));
         Ok((send_cq, recv_cq))
+    }
+
+    /// Makes other completion queues in place of those that there are, on which no queue pair is left. The
+    /// poll of `lane` is disabled. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// What the verbs say, with a log line; then the former ones stay.
+    pub(crate) fn renew(&mut self, iface: &Arc<Interface>, dev: &Device, lane: &Lane) -> Result {
+        (self.send_cq, self.recv_cq) =
+            Self::create_cqs(iface, dev, &self.pd, lane, self.credits, self.receives)?;
+        Ok(())
     }
 
     /// A queue pair for one end of a connection, in RESET; `ear` hears of it. May sleep.
