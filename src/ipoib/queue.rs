@@ -3,45 +3,33 @@
 //! A queue: one UD queue pair with its completion queues, rings and NAPI; and all the verbs objects
 //! of an interface.
 
+mod shared;
+
 use kernel::{
     prelude::*,
-    sync::{
-        atomic::Atomic,
-        Arc, //
-    },
+    sync::Arc,
     time::{
         delay::fsleep,
         Delta, //
     },
 };
 
+pub(crate) use self::shared::Shared;
 use super::{
     interface::Interface,
     lane::LaneHardware,
     rx::{
-        self,
         PollState,
         Rings, //
-    },
-    stats::QueueStats,
-    worker, //
+    }, //
 };
 use crate::{
     base::{
-        atomic::Word,
-        flags::Flags,
         params::Params,
         rcu::RcuArc,
-        smp_mb,
         time, //
     },
-    control::{
-        health::{
-            Concern,
-            Health, //
-        },
-        txstop::Ring, //
-    },
+    control::health::Concern,
     net::{
         device::Device,
         napi::Napi,
@@ -71,8 +59,7 @@ use crate::{
         QpState,
         RecvQueue,
         SendQueue,
-        Transport,
-        Wc, //
+        Transport, //
     },
     wire::{
         gid::Gid,
@@ -87,95 +74,8 @@ const AUTO_QUEUES: u32 = 8;
 const KEPT_PAGES: usize = 256;
 /// Longest wait, in milliseconds, for the queue pairs that are being closed to give everything back.
 const DRAIN_MS: u64 = 5000;
-/// A queue stops when fewer slots than this are free.
-const STOP_BELOW: u32 = 2;
 /// Resets to try when posts race with them.
 const RESET_TRIES: usize = 4;
-
-/// What both ends of a queue and the worker see.
-pub(crate) struct Shared {
-    pub(crate) index: u16,
-    pub(crate) stats: QueueStats,
-    pub(crate) ring: Ring,
-    /// A [`Health`].
-    health: Flags,
-    /// Not 0: the device tells of the next send that completes.
-    waking: Atomic<u32>,
-}
-
-impl Shared {
-    /// From so many unfinished sends on, the device is asked to tell when one has completed.
-    pub(crate) const LAZY: usize = 32;
-    /// The longest time, in milliseconds, that a packet stays after it was sent.
-    const STAY_MS: u64 = 8;
-
-    /// Notes whether the device tells of the next send that completes. The poll only.
-    #[inline]
-    pub(crate) fn set_waking(&self, on: bool) {
-        if on {
-            self.waking.put(1);
-        } else if self.waking.get() != 0 {
-            self.waking.put(0);
-            // Pairs with the barrier of a post: either the transmitter sees this, or the poll sees what it has posted
-            // or stopped.
-            smp_mb();
-        }
-    }
-
-    /// Whether the queue pair takes posts. Any context.
-    #[inline]
-    pub(crate) fn running(&self) -> bool {
-        Health(self.health.get()).running()
-    }
-
-    /// Posts may begin, from RESET; nothing that was noted before counts any more.
-    fn start(&self) {
-        self.change(Health::started);
-    }
-
-    /// Posts may go on.
-    pub(crate) fn resume(&self) {
-        self.change(Health::resumed);
-    }
-
-    /// Nothing may be posted any more. A transmit that has begun may still post, unless the transmit lock is held.
-    pub(crate) fn stop(&self) {
-        self.change(Health::stopped);
-    }
-
-    /// A completion was no success. Softirq context.
-    pub(crate) fn trouble(&self, iface: &Arc<Interface>, dev: &Device, wc: &Wc, what: &str) {
-        if !self.running() {
-            return;
-        }
-        if !wc.status().is_flushed() {
-            rx::warn_completion(dev, wc, what, self.index.into());
-        }
-        self.note(iface, Concern::Trouble);
-    }
-
-    /// Has the worker look into a concern, unless it has been told already. Any context.
-    pub(crate) fn note(&self, iface: &Arc<Interface>, what: Concern) {
-        let before = self.change(|health| health.noted(what));
-        if before.noted(what) != before {
-            iface.post(worker::QUEUE);
-        }
-    }
-
-    /// Takes up what the worker has to look into; [`Concern::Starving`] stays noted.
-    pub(crate) fn take_concerns(&self) -> Health {
-        self.change(Health::taken)
-    }
-
-    /// Takes up [`Concern::Starving`]; whether it was noted.
-    pub(crate) fn take_starving(&self) -> bool {
-        self.change(Health::fed).has(Concern::Starving)
-    }
-
-    fn change(&self, f: impl Fn(Health) -> Health) -> Health {
-        Health(self.health.update(|bits| f(Health(bits)).0))
-    }
-}
 
 /// What the holder of the transmit lock works on; no ring before creation and after destruction.
 pub(crate) struct TxSide {
@@ -196,7 +96,7 @@ impl Queue {
     #[inline]
     pub(crate) fn posted(&self, used: usize, stopped: bool) {
         self.napi.schedule_in(time::ms_to_jiffies(Shared::STAY_MS));
-        if (stopped || used >= Shared::LAZY) && self.shared.waking.get() == 0 {
+        if (stopped || used >= Shared::LAZY) && !self.shared.is_waking() {
             self.napi.schedule();
         }
     }
@@ -311,16 +211,7 @@ impl Hardware {
         let txq = TxQueue::new(dev, index16).ok_or(EINVAL)?;
         let napi = Napi::new(dev, PollState(None))?;
 
-        let shared = Arc::new(
-            Shared {
-                index: index16,
-                stats: QueueStats::default(),
-                ring: Ring::new(params.send_ring, STOP_BELOW),
-                health: Flags::new(),
-                waking: Atomic::new(0),
-            },
-            GFP_KERNEL,
-        )?;
+        let shared = Arc::new(Shared::new(index16, params.send_ring), GFP_KERNEL)?;
 
         // Vectors go round: the send and the receive CQ of a queue share one, since one NAPI polls
         // both, and interfaces start at different ones (B30).
