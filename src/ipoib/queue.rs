@@ -249,8 +249,7 @@ impl Hardware {
             txq,
             (send_poller, recv_poller),
             completions,
-            recvs,
-            Pages::new(KEPT_PAGES)?,
+            (recvs, Pages::new(KEPT_PAGES)?),
         ));
         Ok(Queue {
             shared,

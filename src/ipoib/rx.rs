@@ -119,8 +119,7 @@ impl Rings {
         txq: TxQueue,
         (send_cq, recv_cq): (CqPoller, CqPoller),
         sends: SendCompletions<SkBuff>,
-        recvs: RecvQueue<RxBuf>,
-        pages: Pages,
+        (recvs, pages): (RecvQueue<RxBuf>, Pages),
     ) -> Self {
         Self {
             layout: Layout::new(iface.rx_area()),
