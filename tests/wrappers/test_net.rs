@@ -273,7 +273,8 @@ mod rxbuf_tests {
             let mut buffer = RxBuf::new(Layout::new(area), &mut pages).ok_or(ENOMEM)?;
             for payload in [area - GRH_LEN - ENCAP + 1, area, 0xffff_ffff] {
                 let info = frame(payload, Cast::Broadcast);
-                buffer = match in_bottom_half(|| buffer.into_skb(dev.device(), &info)) {
+                let taken = in_bottom_half(|| buffer.into_skb(dev.device(), &info, &mut pages));
+                buffer = match taken {
                     Ok(_) => return Err(EINVAL),
                     Err(back) => back,
                 };
@@ -288,10 +289,10 @@ mod rxbuf_tests {
         let dev = Netdev::new()?;
         let mut pages = Pages::new(1)?;
         let buffer = RxBuf::new(Layout::new(2044 + 44), &mut pages).ok_or(ENOMEM)?;
-        let (mut skb, page) =
-            in_bottom_half(|| buffer.into_skb(dev.device(), &frame(0, Cast::Host)))
-                .map_err(|_| ENOMEM)?;
-        assert!(page.is_none());
+        assert!(buffer.tail().is_none());
+        let info = frame(0, Cast::Host);
+        let mut skb = in_bottom_half(|| buffer.into_skb(dev.device(), &info, &mut pages))
+            .map_err(|_| ENOMEM)?;
         assert_eq!(skb.len(), 0);
         // The link-layer header lies in front of it.
         skb.push(&[7; HARD_LEN])?;
