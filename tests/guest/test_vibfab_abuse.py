@@ -219,6 +219,20 @@ def test_rules_come_and_go_under_traffic():
     sound()
 
 
+def test_recording_is_switched_from_two_sides():
+    def switch():
+        for _ in range(300):
+            vibfab.ctl("ring on", "ring off")
+    threads = [threading.Thread(target=switch) for _ in range(2)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    vibfab.ctl("ring on", "ring clear")
+    carried((A, B))
+    assert vibfab.ring()
+
+
 def test_far_nodes_and_a_driver_that_goes():
     """Datagrams for ten thousand nodes are on their way when the HCA is pulled out."""
     assert reload("far=10000", "ring=0").returncode == 0
