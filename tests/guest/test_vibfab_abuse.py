@@ -2,6 +2,7 @@
 at their limits, packets that nobody should send. What it does must stay right, and it must not blame a client."""
 
 import contextlib
+import errno
 import random
 import socket
 import struct
@@ -209,7 +210,12 @@ def test_rules_come_and_go_under_traffic():
     thread.start()
     try:
         for _ in range(300):
-            vibfab.ctl("rule add kind=uc minlen=4000 drop")
+            try:
+                vibfab.ctl("rule add kind=uc minlen=4000 drop")
+            except OSError as e:
+                # The other thread had no turn for 32 rules.
+                if e.errno != errno.ENOSPC:
+                    raise
     finally:
         stop.set()
         thread.join()
