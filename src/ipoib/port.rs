@@ -90,7 +90,7 @@ impl Seen {
 const READ: u32 = 1 << 0;
 /// Interfaces have chores that need RTNL.
 const CHORES: u32 = 1 << 1;
-/// The port must be read anew after [`WATCH_MS`].
+/// The port must be read anew within [`WATCH_MS`].
 const WATCH: u32 = 1 << 2;
 /// No further work is taken on.
 const CLOSED: u32 = 1 << 31;
@@ -122,6 +122,9 @@ pub(crate) struct Port {
     flags: Flags,
     /// Until when the device is not believed, in milliseconds; 0 when it is.
     dead_until: Atomic<u64>,
+    /// When the port is to be read again although nobody has asked for it, in milliseconds; 0: not. A time and not a flag:
+    /// the work may run earlier for other reasons, and reading leads to new requests of those who wait.
+    read_at: Atomic<u64>,
     /// The interfaces on this port, each from before its registration until it is unregistered.
     #[pin]
     interfaces: Mutex<List>,
@@ -146,6 +149,7 @@ impl Port {
                 state <- new_spinlock!(seen, "port_state"),
                 flags: Flags::new(),
                 dead_until: Atomic::new(0),
+                read_at: Atomic::new(0),
                 interfaces <- new_mutex!(List::default(), "port_interfaces"),
                 queue,
                 work <- new_delayed_work!("Port::work"),
@@ -253,7 +257,7 @@ impl Port {
         self.refresh();
     }
 
-    /// Has the port read anew in [`WATCH_MS`], and its interfaces told. For one that waits for something of which it
+    /// Has the port read anew within [`WATCH_MS`], and its interfaces told. For one that waits for something of which it
     /// might never hear. Process context.
     pub(crate) fn watch(self: &Arc<Self>) {
         self.schedule(WATCH);
@@ -291,6 +295,12 @@ impl WorkItem for Port {
             let _ = this.dead_until.cmpxchg(until, 0, Relaxed);
             todo |= READ;
         }
+        let read_at = this.read_at.load(Relaxed);
+        if read_at != 0 && now >= read_at {
+            todo |= READ;
+        }
+        // The next time that the port is read by itself.
+        let mut next = Some(read_at).filter(|at| *at != 0 && todo & READ == 0);
         if todo & READ != 0 {
             match Seen::read(&this.rdma, this.seen().gid) {
                 Ok(mut seen) => {
@@ -309,23 +319,30 @@ impl WorkItem for Port {
                         this.rdma.number(),
                         e
                     );
-                    this.flags.set(READ);
-                    again = Some(RETRY_MS);
+                    next = Some(now.saturating_add(RETRY_MS));
                 }
             }
+            if todo & WATCH != 0 {
+                next.get_or_insert(now.saturating_add(WATCH_MS));
+            }
+            this.read_at.store(next.unwrap_or(0), Relaxed);
             this.post_all(worker::PORT);
+        } else if todo & WATCH != 0 {
+            let at = *next.get_or_insert(now.saturating_add(WATCH_MS));
+            this.read_at.store(at, Relaxed);
         }
         if todo & CHORES != 0 {
             for interface in this.walk() {
                 interface.do_chores();
             }
         }
-        if todo & WATCH != 0 && again.is_none() {
-            this.flags.set(READ);
-            again = Some(WATCH_MS);
+        if let Some(at) = next {
+            let ms = at.saturating_sub(now);
+            again = Some(again.map_or(ms, |other| other.min(ms)));
         }
         if let Some(ms) = again {
-            this.queue.run_in(this.clone(), ms);
+            // At least one, or a clock that stands still would have it run at once.
+            this.queue.run_in(this.clone(), ms.max(1));
         }
     }
 }
