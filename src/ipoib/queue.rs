@@ -172,9 +172,14 @@ impl Hardware {
             lane: None,
             pool: AhPool::new(&pd)?,
         };
+        let attrs = device.attrs();
+        let mut flags = QpFlags {
+            block_multicast_loopback: attrs.block_multicast_loopback(),
+            lso: attrs.ud_tso(),
+        };
         let mut queues = KVec::with_capacity(n as usize, GFP_KERNEL)?;
         for index in 0..n {
-            match hw.create_queue(iface, dev, &pd, index) {
+            match hw.create_queue(iface, dev, &pd, index, &mut flags) {
                 Ok(queue) => queues.push(queue, GFP_KERNEL)?,
                 Err(e) => {
                     destroy_queues(&queues, dev);
@@ -203,6 +208,7 @@ impl Hardware {
         dev: &Device,
         pd: &Pd,
         index: u32,
+        flags: &mut QpFlags,
     ) -> Result<Queue> {
         let device = pd.device();
         let attrs = device.attrs();
@@ -233,7 +239,7 @@ impl Hardware {
             send_sge: send_sges(attrs),
             recv_sge: attrs.max_recv_sge.clamp(1, rdma::recv::REGIONS as u32),
         };
-        let qp = create_qp(pd, &send_cq, &recv_cq, sizes, kick)
+        let qp = create_qp(pd, &send_cq, &recv_cq, sizes, kick, flags)
             .inspect_err(|e| complain(device, "queue pair", *e))?;
         let (sends, completions) = rdma::send::send_queue(qp.qp(), params.send_ring as usize)?;
         let recvs = RecvQueue::new(qp.qp(), params.recv_ring as usize)?;
@@ -481,32 +487,38 @@ pub(super) fn send_sges(attrs: &DeviceAttrs) -> u32 {
     attrs.max_send_sge.clamp(1, most)
 }
 
-/// Creates a queue pair with the hints that the device knows, and without them if it refuses
-/// (B25).
+/// Creates a queue pair with what `wanted` wishes for, less what the device refuses though it says that it grants it
+/// (B25). Afterwards `wanted` is what was granted, so that the next queue asks for no more.
 fn create_qp(
     pd: &Pd,
     send_cq: &Cq,
     recv_cq: &Cq,
     sizes: QpSizes,
     kick: Arc<Kick>,
+    wanted: &mut QpFlags,
 ) -> Result<QpControl> {
-    let flags = QpFlags {
-        block_multicast_loopback: pd.device().attrs().block_multicast_loopback(),
-        lso: pd.device().attrs().ud_tso(),
-    };
-    let transport = Transport::Datagram(flags);
-    match QpControl::create(pd, send_cq, recv_cq, sizes, transport, kick.clone()) {
-        Err(e) if flags.block_multicast_loopback || flags.lso => {
-            pr_warn!(
-                "{}: no queue pair with BLOCK_MULTICAST_LOOPBACK or LSO ({:?}); trying without\n",
-                pd.device().name(),
-                e
-            );
-            let transport = Transport::Datagram(QpFlags::default());
-            QpControl::create(pd, send_cq, recv_cq, sizes, transport, kick)
+    let mut made = Err(EINVAL);
+    for flags in wanted.attempts() {
+        let transport = Transport::Datagram(flags);
+        made = QpControl::create(pd, send_cq, recv_cq, sizes, transport, kick.clone());
+        match &made {
+            Ok(_) => {
+                if flags != *wanted {
+                    pr_warn!(
+                        "{}: the device refuses queue pairs with {}; going on without\n",
+                        pd.device().name(),
+                        wanted.without(flags).names()
+                    );
+                }
+                *wanted = flags;
+                break;
+            }
+            // Says nothing of the wishes.
+            Err(e) if *e == ENOMEM => break,
+            Err(_) => {}
         }
-        other => other,
     }
+    made
 }
 
 pub(super) fn complain(device: &DeviceHandle, what: &str, e: Error) {

@@ -337,6 +337,7 @@ struct vib_fabric {
 	__be64 sm_guid;
 	atomic_t strict[VIB_STRICTS];
 	atomic_t fail_in[VIB_F_OPS];
+	u32 refused_flags;	/* of create_qp, though the device offers them */
 	atomic_t pkey_queries;
 	struct workqueue_struct *wq;
 	struct workqueue_struct *bh_wq;
