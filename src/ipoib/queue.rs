@@ -294,10 +294,19 @@ impl Hardware {
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` when it cannot.
-    pub(crate) fn moderate(&self, frames: u16, usecs: u16) -> Result {
-        let mut all = self.recv_cqs.iter();
-        all.try_for_each(|cq| cq.set_moderation(frames, usecs))
+    /// `EOPNOTSUPP` when it cannot, and what else it says. Then it waits as it did `before`, frames and
+    /// microseconds, on every queue where it does what it is told.
+    pub(crate) fn moderate(&self, (frames, usecs): (u16, u16), before: (u16, u16)) -> Result {
+        for (done, cq) in self.recv_cqs.iter().enumerate() {
+            if let Err(e) = cq.set_moderation(frames, usecs) {
+                for cq in self.recv_cqs.iter().take(done) {
+                    // Nobody else could be told of a second refusal.
+                    let _ = cq.set_moderation(before.0, before.1);
+                }
+                return Err(e);
+            }
+        }
+        Ok(())
     }
 
     /// Sets the Q_Key that senders must present. May sleep.

@@ -112,6 +112,7 @@ enum vib_failop {
 	VIB_F_ATTACH,
 	VIB_F_REQ_NOTIFY,
 	VIB_F_QUERY_PORT,
+	VIB_F_MODIFY_CQ,
 	VIB_F_OPS
 };
 
