@@ -324,10 +324,15 @@ impl Hardware {
     }
 
     /// Takes a queue from RESET to RTS with a full receive ring and NAPI enabled. May sleep.
-    pub(crate) fn start_queue(&mut self, iface: &Interface, queue: &Queue) -> Result {
-        let qp = self.qp_mut(queue)?;
+    pub(crate) fn start_queue(&mut self, iface: &Interface, queue: &Queue, dev: &Device) -> Result {
         let port = iface.port().rdma().number();
-        qp.to_init(iface.pkey_index(), port, iface.qkey())?;
+        let (index, qkey) = (iface.pkey_index(), iface.qkey());
+        if self.qp_mut(queue)?.to_init(index, port, qkey).is_err() {
+            // The device may have refused to reset it when it was stopped.
+            self.reset_queue(queue, dev)?;
+            self.qp_mut(queue)?.to_init(index, port, qkey)?;
+        }
+        let qp = self.qp_mut(queue)?;
         let mut napi = queue.napi.disable();
         queue.shared.start();
         let started = match napi.state().0.as_mut() {
