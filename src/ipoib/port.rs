@@ -106,6 +106,14 @@ const RETRY_MS: u64 = 1000;
 /// on no event while it fails to read the port for its own cache.
 const WATCH_MS: u64 = 5000;
 
+/// How long, in milliseconds, the queue pairs that an interface closes have to give everything back.
+const PATIENCE_MS: u64 = 5000;
+/// The same on a device from which nothing comes any more: one that reported a fatal error, or kept another interface
+/// waiting in vain less than [`STUCK_MS`] ago.
+const STUCK_PATIENCE_MS: u64 = 100;
+/// See [`STUCK_PATIENCE_MS`].
+const STUCK_MS: u64 = 30_000;
+
 /// Interfaces with numbers that grow: the port's own first, then its children.
 #[derive(Default)]
 struct List {
@@ -125,6 +133,8 @@ pub(crate) struct Port {
     /// When the port is to be read again although nobody has asked for it, in milliseconds; 0: not. A time and not a flag:
     /// the work may run earlier for other reasons, and reading leads to new requests of those who wait.
     read_at: Atomic<u64>,
+    /// Until when the device is not expected to give anything back, in milliseconds.
+    stuck_until: Atomic<u64>,
     /// The interfaces on this port, each from before its registration until it is unregistered.
     #[pin]
     interfaces: Mutex<List>,
@@ -150,6 +160,7 @@ impl Port {
                 flags: Flags::new(),
                 dead_until: Atomic::new(0),
                 read_at: Atomic::new(0),
+                stuck_until: Atomic::new(0),
                 interfaces <- new_mutex!(List::default(), "port_interfaces"),
                 queue,
                 work <- new_delayed_work!("Port::work"),
@@ -249,6 +260,27 @@ impl Port {
         self.dead_until
             .store(time::now_ms().saturating_add(DEAD_MS), Relaxed);
         self.refresh();
+    }
+
+    /// How long, in milliseconds, to wait for the queue pairs that an interface closes. The wait is under RTNL, and many
+    /// interfaces may be closed one after the other. Any context.
+    pub(crate) fn patience(&self) -> u64 {
+        let until = self.stuck_until.load(Relaxed);
+        if time::now_ms() < until.max(self.dead_until.load(Relaxed)) {
+            STUCK_PATIENCE_MS
+        } else {
+            PATIENCE_MS
+        }
+    }
+
+    /// The queue pairs of an interface were waited for: whether they gave everything back. Any context.
+    pub(crate) fn drained(&self, all: bool) {
+        let until = if all {
+            0
+        } else {
+            time::now_ms().saturating_add(STUCK_MS)
+        };
+        self.stuck_until.store(until, Relaxed);
     }
 
     /// The port has become active.

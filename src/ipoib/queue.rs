@@ -72,8 +72,6 @@ use crate::{
 const AUTO_QUEUES: u32 = 8;
 /// Pages of received packets that a queue waits for to use them again.
 const KEPT_PAGES: usize = 256;
-/// Longest wait, in milliseconds, for the queue pairs that are being closed to give everything back.
-const DRAIN_MS: u64 = 5000;
 /// Resets to try when posts race with them.
 const RESET_TRIES: usize = 4;
 
@@ -420,9 +418,12 @@ impl Hardware {
     }
 
     /// Takes queues down to RESET from any state, giving them time to return what they hold: all together, since
-    /// the caller holds RTNL. The transmit queues are disabled. May sleep for [`DRAIN_MS`] if the hardware is
+    /// the caller holds RTNL. The transmit queues are disabled. May sleep for [`Port::patience`] if the hardware is
     /// stuck.
-    pub(crate) fn stop_queues(&mut self, queues: &[Queue], dev: &Device) {
+    ///
+    /// [`Port::patience`]: super::port::Port::patience
+    pub(crate) fn stop_queues(&mut self, iface: &Interface, dev: &Device) {
+        let queues = iface.queues();
         // A bit per queue. There are 64 at most; were there more, those would not be waited for.
         let mut draining = 0_u64;
         for queue in queues {
@@ -432,7 +433,8 @@ impl Hardware {
                 draining |= bit(queue);
             }
         }
-        let end = time::now_ms().saturating_add(DRAIN_MS);
+        let end = time::now_ms().saturating_add(iface.port().patience());
+        let waited_for = draining;
         loop {
             for queue in queues {
                 if draining & bit(queue) != 0 && Self::drain_queue(queue) {
@@ -443,6 +445,9 @@ impl Hardware {
                 break;
             }
             fsleep(Delta::from_millis(1));
+        }
+        if waited_for != 0 {
+            iface.port().drained(draining == 0);
         }
         for queue in queues {
             let mut napi = queue.napi.disable();

@@ -77,7 +77,7 @@ impl Recovery {
                     queue.shared.index,
                     e
                 );
-                cx.hw.stop_queues(cx.iface.queues(), cx.dev);
+                cx.hw.stop_queues(cx.iface, cx.dev);
                 return Err(e);
             }
         }
@@ -97,7 +97,7 @@ impl Recovery {
         for machine in self.machines.iter_mut() {
             let _ = machine.step(Event::Down, cx.now, cx.seq);
         }
-        cx.hw.stop_queues(cx.iface.queues(), cx.dev);
+        cx.hw.stop_queues(cx.iface, cx.dev);
     }
 
     /// Whether the queues are started, in order or being recovered.
