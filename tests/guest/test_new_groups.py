@@ -80,20 +80,20 @@ def test_new_groups_take_after_the_broadcast_group(a, b, scope):
         for (address, family) in groups:
             rx, index = mcast.udp(b, family)
             sockets.enter_context(rx)
-            rx.bind(("", 7001))
+            rx.bind(("", 7000 + family))
             mcast.membership(rx, family, address, index)
             tx, _ = mcast.udp(a, family)
             sockets.enter_context(tx)
 
-            def arrives(tx=tx, rx=rx, address=address):
-                tx.sendto(b"to listeners", (address, 7001))
+            def arrives(tx=tx, rx=rx, to=(address, 7000 + family)):
+                tx.sendto(b"to listeners", to)
                 with contextlib.suppress(TimeoutError):
                     return rx.recv(100) == b"to listeners"
             net.wait_until(f"a datagram to {address}", arrives)
         for (address, family), mgid in sent.items():
             tx, _ = mcast.udp(a, family)
             sockets.enter_context(tx)
-            tx.sendto(b"to nobody", (address, 7002))
+            tx.sendto(b"to nobody", (address, 7100))
             net.wait_until(f"the group {mgid}", lambda m=mgid: ipaddress.ip_address(m).exploded in vibfab.groups())
         mgids = [ipaddress.ip_address(m) for m in (*groups.values(), *sent.values())]
         lids = set()
