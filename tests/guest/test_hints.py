@@ -1,5 +1,5 @@
 """A device that says that it grants a creation flag of queue pairs, and refuses it all the same (B25 of tests/BUGS.md).
-The same file runs on the in-tree driver (suite hints-in-tree)."""
+The same file runs on the in-tree driver (suite catalogue-in-tree)."""
 
 import pytest
 
