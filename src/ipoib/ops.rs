@@ -140,7 +140,7 @@ impl Ops for Interface {
         worker::shut_down(&mut cx, &mut running);
         drop(running);
         drop(this.ident.swap(None));
-        cx.hw.stop_queues(this.queues(), dev);
+        cx.hw.stop_queues(&this, dev);
         drop(guard);
         child::follow(&this, false);
     }
