@@ -18,7 +18,6 @@ use kernel::{
         rcu::Guard,
         Arc,
         Mutex,
-        SetOnce,
         SpinLock, //
     },
     workqueue::DelayedWork, //
@@ -47,12 +46,14 @@ use super::{
 };
 use crate::{
     base::{
+        atomic::Word,
         count::Counter,
         flags::Flags,
         lock::{
             new_spinlock_bh,
             SpinLockBh, //
         },
+        once::Late,
         params::Params,
         rcu::{
             RcuArc,
@@ -168,9 +169,9 @@ pub(crate) struct Interface {
     umcast: Atomic<u32>,
     first_vector: u32,
     /// Made before the device is registered, and not changed afterwards.
-    queues: SetOnce<KVec<Queue>>,
+    queues: Late<KVec<Queue>>,
     /// The data path of connections, where the device can have any. As `queues`.
-    lane: SetOnce<Arc<Lane>>,
+    lane: Late<Arc<Lane>>,
     /// Whether the mode is connected.
     connected: Atomic<u32>,
     /// Packets whose senders must be told that they are too long, with the MTU to tell.
@@ -228,8 +229,8 @@ impl Interface {
                 partition: Partition::new(pkey),
                 umcast: Atomic::new(0),
                 first_vector,
-                queues: SetOnce::new(),
-                lane: SetOnce::new(),
+                queues: Late::new(),
+                lane: Late::new(),
                 connected: Atomic::new(0),
                 too_long <- new_spinlock_bh!(KVec::new(), "too_long"),
                 ident: RcuPtr::null(),
@@ -344,7 +345,7 @@ impl Interface {
     /// Whether the mode is connected.
     #[inline]
     pub(crate) fn connected(&self) -> bool {
-        self.connected.load(Relaxed) != 0
+        self.connected.get() != 0
     }
 
     /// Sets what [`Interface::connected`] says.

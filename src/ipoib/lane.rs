@@ -358,7 +358,7 @@ impl Poll for LanePoll {
         inner.poll_receives(cx, budget)
     }
 
-    fn arm(&mut self) -> bool {
+    fn arm(&mut self, _soon: bool) -> bool {
         let Some(inner) = &mut self.0 else {
             return false;
         };

@@ -209,7 +209,10 @@ pub(super) fn look_for_pkey(
             let actions = port.step(control::port::Event::PKey(true));
             cx.iface.port_actions(cx.dev, actions);
         }
-        Err(e) if e == ENOENT => leave(cx, running, port, seen),
+        Err(e) if e == ENOENT => {
+            leave(cx, running, port, seen);
+            cx.iface.port().watch();
+        }
         // The device cannot say: it is where it was, until the device can.
         Err(e) => {
             warn_limited!("{}: cannot look for the P_Key: {:?}\n", cx.dev.name(), e);

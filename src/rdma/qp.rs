@@ -25,6 +25,7 @@ use kernel::{
 pub(crate) use self::kinds::{QpFlags, QpSizes, QpState, Transport};
 use super::{cq::Cq, device::DeviceHandle, pd::Pd, srq::Srq};
 use crate::{
+    base::atomic::Word,
     sys::{
         bindings as sys,
         compat::{smp_mb, unsupported},
@@ -246,7 +247,7 @@ impl Qp {
     fn resets_after_post(&self) -> u64 {
         // Pairs with the barrier in `QpControl::to_reset`.
         smp_mb();
-        self.0.resets.load(Relaxed)
+        self.0.resets.get()
     }
 }
 

@@ -58,6 +58,11 @@ def median(results, f):
     return statistics.median(f(r) / amount(r) for r in results)
 
 
+def kernel_instructions(result):
+    """All but those of programs, which are the same for both drivers and measure nothing."""
+    return sum(result["instructions"].values()) - result["instructions"].get(counted.PROGRAMS, 0)
+
+
 def count_table(groups):
     lines = ["| workload | MTU | per | ours | ib_ipoib | ratio | driver: ours | ib_ipoib | ratio |",
              "|---|---|---|---|---|---|---|---|---|"]
@@ -65,9 +70,7 @@ def count_table(groups):
     for (workload, mtu), of in groups.items():
         if not all("instructions" in r for d in of.values() for r in d) or len(of) < 2:
             continue
-        # Programs are the same for both, and measure nothing.
-        whole = [median(of[d], lambda r: sum(r["instructions"].values()) - r["instructions"][counted.PROGRAMS])
-                 for d in (OURS, THEIRS)]
+        whole = [median(of[d], kernel_instructions) for d in (OURS, THEIRS)]
         own = [median(of[d], lambda r: r["instructions"]["driver"]) for d in (OURS, THEIRS)]
         lines.append(f"| {workload} | {mtu} | {unit(workload)} | {whole[0]:.0f} | {whole[1]:.0f} | "
                      f"{whole[0] / whole[1]:.2f} | {own[0]:.0f} | {own[1]:.0f} | {own[0] / own[1]:.2f} |")
@@ -130,4 +133,5 @@ def main():
     print("\n".join(text))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -20,6 +20,7 @@ static const char * const vib_event_name[] = {
 	[IB_EVENT_QP_LAST_WQE_REACHED] = "last_wqe",
 	[IB_EVENT_CLIENT_REREGISTER] = "client_reregister",
 	[IB_EVENT_GID_CHANGE] = "gid_change",
+	[IB_EVENT_DEVICE_SPEED_CHANGE] = "speed_change",
 };
 
 static const char * const vib_state_name[] = {
