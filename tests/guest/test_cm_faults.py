@@ -144,6 +144,33 @@ def test_completion_queues_that_cannot_be_made_at_once(a, b):
     vibfab.ctl("fail create_cq 0")
 
 
+# In one process: others are tried again after a second.
+RESTART = """
+cd /sys/kernel/debug/vibfab
+echo 'fail create_cq 1' >ctl
+echo "$1" >ctl
+n=0
+while grep -q '^fail=' state; do
+    n=$((n + 1))
+    [ $n -lt 3000 ] || exit
+done
+ip -n $2 link set $3 down
+ip -n $2 link set $3 up
+"""
+
+
+def test_interface_restarts_without_completion_queues(a, b):
+    """It goes down when they have failed and others could not be made: it does not come up with those that failed."""
+    for what in ("send", "recv"):
+        connection(a, b)
+        net.run(["sh", "-c", RESTART, "sh", f"{commands(A)[0]} cqerr {what}", a.ns, a.iface])
+        assert vibfab.lines("state", "fail") == []
+        net.wait_until("an answer", lambda: a.reaches(b.ip4))
+        carries(a, b)
+        # More than a ring has slots.
+        assert a.ping(b.ip4, count=200, size=20000, flood=True).lost == 0
+
+
 @pytest.mark.parametrize("verb", ["post_send", "create_qp", "modify_qp", "post_srq_recv", "post_recv"])
 def test_failed_verb(a, b, verb):
     """The next use of a verb fails, while a connection is used or made."""
