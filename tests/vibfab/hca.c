@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /* The verbs device: attributes, ports, small objects, plugging in and out. */
 
+#include <linux/delay.h>
 #include <linux/device/faux.h>
 #include <linux/dma-mapping.h>
 #include <linux/module.h>
@@ -131,12 +132,19 @@ static int vib_query_gid(struct ib_device *ibdev, u32 num, int index,
 	return 0;
 }
 
+static uint vib_pkey_delay;
+module_param_named(pkey_delay, vib_pkey_delay, uint, 0644);
+MODULE_PARM_DESC(pkey_delay, "microseconds that query_pkey takes");
+
 static int vib_query_pkey(struct ib_device *ibdev, u32 num, u16 index,
 			  u16 *pkey)
 {
 	struct vib_port *port = &to_vhca(ibdev)->port[num - 1];
+	uint delay = min(READ_ONCE(vib_pkey_delay), 1000000U);
 
 	atomic_inc(&vib_fab.pkey_queries);
+	if (delay)
+		usleep_range(delay, delay + 1);
 	if (index >= vib_par.pkeys)
 		return -EINVAL;
 	*pkey = READ_ONCE(port->pkey[index]);
