@@ -252,3 +252,40 @@ def test_slow_and_hurried(sa):
     vibfab.ctl("sa clear")
     net.wait_until("the answer", lambda: vibfab.sa()["replies"] > before)
     assert time.monotonic() - start < 50
+
+
+def test_a_bounded_rate(sa):
+    """One request after the other, each in its time; how many came, and of which kind, is counted."""
+    vibfab.ctl("sa rate 10")
+    before = vibfab.sa()
+    start = time.monotonic()
+    for _ in range(6):
+        assert path(sa, gid(A), gid(B))[0] == 0
+    assert join(sa, BROADCAST)[0] == 0 and leave(sa, BROADCAST) == 0
+    assert sa.ask(umad.GET, umad.CLASS_PORT_INFO)[0] == 0
+    assert time.monotonic() - start >= 0.89
+    after = vibfab.sa()
+    assert after["rate"] == 10
+    assert {k: after[k] - before[k] >= n for k, n in
+            (("paths", 6), ("joins", 1), ("leaves", 1), ("others", 1))} == dict.fromkeys(
+                ("paths", "joins", "leaves", "others"), True)
+    # What would be worked off in seconds is answered when the bound is lifted.
+    vibfab.ctl("sa rate 1")
+    assert sa.ask(umad.GET, umad.CLASS_PORT_INFO, timeout_ms=300) is None
+    vibfab.ctl("sa clear")
+    net.wait_until("an empty queue", lambda: vibfab.sa()["queued"] == 0)
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_bounded_room(sa, busy):
+    """One request waits; what comes meanwhile is lost or told BUSY, and counted."""
+    vibfab.ctl("sa slow 60000", "sa room 1" + (" busy" if busy else ""))
+    before = vibfab.sa()["full"]
+    assert sa.ask(umad.GET, umad.CLASS_PORT_INFO, timeout_ms=300) is None
+    assert vibfab.sa()["queued"] == 1
+    answer = sa.ask(umad.GET, umad.CLASS_PORT_INFO, timeout_ms=300)
+    assert answer[0] == BUSY if busy else answer is None
+    assert vibfab.sa()["full"] > before and vibfab.sa()["queued"] == 1
+    vibfab.ctl("sa clear")
+    net.wait_until("an empty queue", lambda: vibfab.sa()["queued"] == 0)
+    assert sa.ask(umad.GET, umad.CLASS_PORT_INFO)[0] == 0

@@ -241,6 +241,7 @@ static const struct {
 	{ "sa", vib_cmd_sa },
 	{ "sm", vib_cmd_sm },
 	{ "group", vib_cmd_group },
+	{ "far", vib_cmd_far },
 	{ "fail", vib_cmd_fail },
 	{ "ring", vib_cmd_ring },
 	{ "strict", vib_cmd_strict },

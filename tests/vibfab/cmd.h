@@ -28,6 +28,9 @@ int vib_cmd_qp(struct vib_cmd *c);
 int vib_cmd_bench(struct vib_cmd *c);
 const char *vib_bench_text(void);
 
+/* far.c */
+int vib_cmd_far(struct vib_cmd *c);
+
 /* cmd_sa.c */
 int vib_cmd_sa(struct vib_cmd *c);
 int vib_cmd_sm(struct vib_cmd *c);

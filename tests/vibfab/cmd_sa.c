@@ -4,15 +4,22 @@
 #include "cmd.h"
 #include "sa.h"
 
-/* sa down|up|slow MS|lose N|busy N|reject N STATUS|attr N|clear */
+/*
+ * sa down|up|slow MS|lose N|busy N|reject N STATUS|attr N|clear
+ * sa rate N, sa room N [busy]
+ */
 int vib_cmd_sa(struct vib_cmd *c)
 {
 	const char *what;
 	u64 v = 0, st = 0;
+	bool busy;
 
 	if (c->n < 2)
 		return -EINVAL;
 	what = c->w[1];
+	busy = c->n == 4 && !strcmp(what, "room") && !strcmp(c->w[3], "busy");
+	if (busy)
+		c->n--;
 	if (c->n == 2 && !strcmp(what, "down")) {
 		WRITE_ONCE(vib_sa.down, true);
 		return 0;
@@ -26,6 +33,9 @@ int vib_cmd_sa(struct vib_cmd *c)
 		WRITE_ONCE(vib_sa.busy, 0);
 		WRITE_ONCE(vib_sa.reject, 0);
 		WRITE_ONCE(vib_sa.only_attr, 0);
+		WRITE_ONCE(vib_sa.rate, 0);
+		WRITE_ONCE(vib_sa.room, 0);
+		WRITE_ONCE(vib_sa.room_busy, false);
 		vib_sa_hurry();
 		return 0;
 	}
@@ -34,6 +44,12 @@ int vib_cmd_sa(struct vib_cmd *c)
 		return -EINVAL;
 	if (!strcmp(what, "slow") && v <= 60000) {
 		WRITE_ONCE(vib_sa.slow_ms, v);
+	} else if (!strcmp(what, "rate") && v <= USEC_PER_SEC) {
+		WRITE_ONCE(vib_sa.rate, v);
+		mod_delayed_work(vib_fab.wq, &vib_sa.work, 0);
+	} else if (!strcmp(what, "room")) {
+		WRITE_ONCE(vib_sa.room, v);
+		WRITE_ONCE(vib_sa.room_busy, busy);
 	} else if (!strcmp(what, "lose")) {
 		WRITE_ONCE(vib_sa.lose, v);
 	} else if (!strcmp(what, "busy")) {

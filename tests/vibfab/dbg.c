@@ -130,14 +130,22 @@ DEFINE_SHOW_ATTRIBUTE(vib_state);
 
 static int vib_groups_show(struct seq_file *s, void *unused)
 {
+	struct vib_sa_counts c;
 	struct hlist_node *n;
 	struct vib_group *g;
-	u32 b, i;
+	u32 b, i, queued;
 
 	mutex_lock(&vib_sa.mutex);
-	seq_printf(s, "sa requests=%llu replies=%llu down=%u slow_ms=%u lose=%u busy=%u reject=%u\n",
+	spin_lock_irq(&vib_sa.lock);
+	c = vib_sa.counts;
+	queued = vib_sa.queued;
+	spin_unlock_irq(&vib_sa.lock);
+	seq_printf(s, "sa requests=%llu replies=%llu down=%u slow_ms=%u lose=%u busy=%u reject=%u",
 		   vib_sa.requests, vib_sa.replies, vib_sa.down,
 		   vib_sa.slow_ms, vib_sa.lose, vib_sa.busy, vib_sa.reject);
+	seq_printf(s, " rate=%u room=%u queued=%u queued_max=%u paths=%llu joins=%llu leaves=%llu others=%llu full=%llu\n",
+		   vib_sa.rate, vib_sa.room, queued, c.queued_max, c.paths,
+		   c.joins, c.leaves, c.others, c.full);
 	vib_for_each_group_safe(b, g, n) {
 		seq_printf(s, "group mgid=%pI6 mlid=0x%04x qkey=0x%x mtu=%d pkey=0x%04x rate=%u persistent=%u members=",
 			   g->rec.mgid.raw, be16_to_cpu(g->rec.mlid),

@@ -20,6 +20,7 @@
 #include <net/ip6_checksum.h>
 #include <net/ndisc.h>
 #include <rdma/ib_pack.h>
+#include "cmd.h"
 #include "sa.h"
 
 #define VIB_FAR_QPN		0x100000
@@ -317,6 +318,37 @@ int vib_far_check(void)
 		return -EINVAL;
 	vib_fe.ip = ntohl(ip);
 	return 0;
+}
+
+/*
+ * far lid N: node i gets LID N + i. Nobody is told, and what goes to the old
+ * LIDs is lost from then on.
+ */
+int vib_cmd_far(struct vib_cmd *c)
+{
+	u32 old, i;
+	u64 lid;
+	int err = 0;
+
+	if (c->n != 3 || strcmp(c->w[1], "lid") || !vib_far ||
+	    vib_cmd_u64(c, 2, VIB_LIDS - vib_far, &lid) || !lid)
+		return -EINVAL;
+	mutex_lock(&vib_fab.mutex);
+	for (i = 0; i < vib_far && !err; i++)
+		if (lid + i == vib_fab.sw_lid ||
+		    (vib_fab.lft[lid + i] != VIB_NO_PORT &&
+		     vib_fab.lft[lid + i] != VIB_FAR_PORT))
+			err = -EADDRINUSE;
+	if (!err) {
+		old = vib_far_lid0;
+		for (i = 0; i < vib_far; i++)
+			vib_lft_set(old + i, VIB_NO_PORT);
+		WRITE_ONCE(vib_far_lid0, lid);
+		for (i = 0; i < vib_far; i++)
+			vib_lft_set(lid + i, VIB_FAR_PORT);
+	}
+	mutex_unlock(&vib_fab.mutex);
+	return err;
 }
 
 int vib_far_init(void)

@@ -6,7 +6,7 @@
 #include <rdma/ib_sa.h>
 #include "sa.h"
 
-#define VIB_SA_QUEUE_MAX	16384
+#define VIB_SA_QUEUE_MAX	16384U
 #define VIB_SA_METHOD_DELETE	0x15
 
 struct vib_sa vib_sa;
@@ -14,6 +14,7 @@ struct vib_sa vib_sa;
 struct vib_sa_req {
 	struct list_head list;
 	unsigned long due;	/* jiffies */
+	u64 came;		/* ns */
 	struct vib_pkt pkt;	/* addressing of the request */
 	struct ib_sa_mad mad;
 };
@@ -136,7 +137,8 @@ static bool vib_sa_take(u32 *n)
 	return true;
 }
 
-static void vib_sa_answer(struct vib_sa_req *r)
+/* @full: there was no room for the request. */
+static void vib_sa_answer(struct vib_sa_req *r, bool full)
 {
 	struct ib_mad_hdr *h = &r->mad.mad_hdr;
 	u16 only = READ_ONCE(vib_sa.only_attr);
@@ -149,7 +151,7 @@ static void vib_sa_answer(struct vib_sa_req *r)
 		return;
 	if (hit && (vib_sa.down || vib_sa_take(&vib_sa.lose)))
 		return;
-	if (hit && vib_sa_take(&vib_sa.busy))
+	if (full || (hit && vib_sa_take(&vib_sa.busy)))
 		st = VIB_SA_BUSY;
 	else if (hit && vib_sa_take(&vib_sa.reject))
 		st = vib_sa.reject_status;
@@ -184,6 +186,31 @@ static void vib_sa_answer(struct vib_sa_req *r)
 	vib_switch_inject(&p, VIB_NO_PORT);
 }
 
+/*
+ * One request is worked on at a time and takes 1 s / rate, counted from when
+ * it came or the one before it was done with: how late this runs does not
+ * matter. Is the first one done? With the lock held.
+ */
+static bool vib_sa_done(const struct vib_sa_req *r)
+{
+	u32 rate = READ_ONCE(vib_sa.rate);
+	u64 now = ktime_get_ns();
+	u64 end;
+
+	if (!rate) {
+		vib_sa.idle_since = now;
+		return true;
+	}
+	end = max(r->came, vib_sa.idle_since) + NSEC_PER_SEC / rate;
+	if (now < end) {
+		mod_delayed_work(vib_fab.wq, &vib_sa.work,
+				 nsecs_to_jiffies(end - now) + 1);
+		return false;
+	}
+	vib_sa.idle_since = end;
+	return true;
+}
+
 static struct vib_sa_req *vib_sa_next(bool all)
 {
 	struct vib_sa_req *r;
@@ -195,9 +222,27 @@ static struct vib_sa_req *vib_sa_next(bool all)
 		mod_delayed_work(vib_fab.wq, &vib_sa.work, r->due - jiffies);
 		r = NULL;
 	}
+	if (r && !all && !vib_sa_done(r))
+		r = NULL;
 	if (r) {
 		list_del(&r->list);
 		vib_sa.queued--;
+	}
+	spin_unlock_irqrestore(&vib_sa.lock, flags);
+	return r;
+}
+
+/* The next one that is to be told BUSY. */
+static struct vib_sa_req *vib_sa_next_refused(void)
+{
+	struct vib_sa_req *r;
+	unsigned long flags;
+
+	spin_lock_irqsave(&vib_sa.lock, flags);
+	r = list_first_entry_or_null(&vib_sa.refused, struct vib_sa_req, list);
+	if (r) {
+		list_del(&r->list);
+		vib_sa.refusals--;
 	}
 	spin_unlock_irqrestore(&vib_sa.lock, flags);
 	return r;
@@ -207,11 +252,60 @@ static void vib_sa_work(struct work_struct *work)
 {
 	struct vib_sa_req *r;
 
-	while ((r = vib_sa_next(false))) {
-		vib_sa_answer(r);
+	while ((r = vib_sa_next_refused())) {
+		vib_sa_answer(r, true);
 		kfree(r);
 		cond_resched();
 	}
+	while ((r = vib_sa_next(false))) {
+		vib_sa_answer(r, false);
+		kfree(r);
+		cond_resched();
+	}
+}
+
+/* With the lock held. */
+static void vib_sa_count(const struct ib_mad_hdr *h)
+{
+	struct vib_sa_counts *c = &vib_sa.counts;
+
+	if (h->mgmt_class != IB_MGMT_CLASS_SUBN_ADM)
+		c->others++;
+	else if (h->attr_id == VIB_SA_ATTR_PATH)
+		c->paths++;
+	else if (h->attr_id == VIB_SA_ATTR_MCMEMBER &&
+		 h->method == IB_MGMT_METHOD_SET)
+		c->joins++;
+	else if (h->attr_id == VIB_SA_ATTR_MCMEMBER &&
+		 h->method == VIB_SA_METHOD_DELETE)
+		c->leaves++;
+	else
+		c->others++;
+}
+
+/*
+ * Take a request in. With the lock held. Returns false when it is dropped for
+ * want of room.
+ */
+static bool vib_sa_admit(struct vib_sa_req *r)
+{
+	struct vib_sa_counts *c = &vib_sa.counts;
+	u32 room = READ_ONCE(vib_sa.room);
+
+	vib_sa_count(&r->mad.mad_hdr);
+	if (vib_sa.queued < min_not_zero(room, VIB_SA_QUEUE_MAX)) {
+		list_add_tail(&r->list, &vib_sa.queue);
+		vib_sa.queued++;
+		c->queued_max = max(c->queued_max, vib_sa.queued);
+		return true;
+	}
+	c->full++;
+	if (!READ_ONCE(vib_sa.room_busy) ||
+	    vib_sa.refusals >= VIB_SA_QUEUE_MAX)
+		return false;
+	list_add_tail(&r->list, &vib_sa.refused);
+	vib_sa.refusals++;
+	return true;
 }
 
 /* A packet for QP1 at the SM's LID. Any context. */
@@ -219,9 +313,9 @@ void vib_sa_rx(struct vib_pkt *p)
 {
 	struct vib_sa_req *r;
 	unsigned long flags;
+	bool taken;
 
-	if (p->len != sizeof(struct ib_mad) ||
-	    READ_ONCE(vib_sa.queued) >= VIB_SA_QUEUE_MAX)
+	if (p->len != sizeof(struct ib_mad))
 		return;
 	r = kmalloc_obj(*r, GFP_ATOMIC);
 	if (!r)
@@ -229,18 +323,20 @@ void vib_sa_rx(struct vib_pkt *p)
 	r->pkt = *p;
 	vib_pkt_linear(p, &r->mad, sizeof(r->mad));
 	r->due = jiffies + msecs_to_jiffies(READ_ONCE(vib_sa.slow_ms));
+	r->came = ktime_get_ns();
 	spin_lock_irqsave(&vib_sa.lock, flags);
-	list_add_tail(&r->list, &vib_sa.queue);
-	vib_sa.queued++;
+	taken = vib_sa_admit(r);
 	spin_unlock_irqrestore(&vib_sa.lock, flags);
-	if (vib_sa.slow_ms)
+	if (!taken)
+		kfree(r);
+	else if (vib_sa.slow_ms)
 		queue_delayed_work(vib_fab.wq, &vib_sa.work,
 				   msecs_to_jiffies(vib_sa.slow_ms));
 	else
 		mod_delayed_work(vib_fab.wq, &vib_sa.work, 0);
 }
 
-/* Answer at once what "sa slow" holds back. */
+/* Answer at once what "sa slow" and "sa rate" hold back. */
 void vib_sa_hurry(void)
 {
 	struct vib_sa_req *r;
@@ -259,6 +355,7 @@ int vib_sa_init(void)
 
 	mutex_init(&vib_sa.mutex);
 	INIT_LIST_HEAD(&vib_sa.queue);
+	INIT_LIST_HEAD(&vib_sa.refused);
 	spin_lock_init(&vib_sa.lock);
 	INIT_DELAYED_WORK(&vib_sa.work, vib_sa_work);
 	if (vib_par.sm == VIB_SM_EMBEDDED) {
@@ -278,7 +375,7 @@ void vib_sa_exit(void)
 	struct vib_sa_req *r;
 
 	cancel_delayed_work_sync(&vib_sa.work);
-	while ((r = vib_sa_next(true)))
+	while ((r = vib_sa_next(true)) || (r = vib_sa_next_refused()))
 		kfree(r);
 	mutex_lock(&vib_sa.mutex);
 	vib_groups_free(true);

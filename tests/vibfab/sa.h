@@ -69,13 +69,26 @@ struct vib_group {
 	u8 join[VIB_SW_PORTS];	/* join states of the member at that port */
 };
 
+/* What came in, guarded by vib_sa.lock. A request that is repeated counts again. */
+struct vib_sa_counts {
+	u64 paths;		/* PathRecord */
+	u64 joins;		/* MCMemberRecord Set */
+	u64 leaves;		/* MCMemberRecord Delete */
+	u64 others;
+	u64 full;		/* of these: found no room */
+	u32 queued_max;
+};
+
 struct vib_sa {
 	struct mutex mutex;	/* groups and their members */
 	struct hlist_head groups[VIB_GROUP_HASH];
 	DECLARE_BITMAP(mlids, VIB_MLIDS);
 	spinlock_t lock;	/* the queue of requests */
 	struct list_head queue;
+	struct list_head refused;	/* what found no room, to be told BUSY */
 	u32 queued;
+	u32 refusals;		/* entries of @refused */
+	u64 idle_since;		/* ns: when the last request was done with */
 	struct delayed_work work;
 	/* faults, changed by commands; read without a lock */
 	bool down;		/* requests vanish */
@@ -85,8 +98,13 @@ struct vib_sa {
 	u32 reject;		/* so many are answered with reject_status */
 	u16 reject_status;
 	u16 only_attr;		/* the faults hit this attribute only; 0: all */
+	/* its capacity, likewise */
+	u32 rate;		/* requests a second it works off; 0: at once */
+	u32 room;		/* so many may wait; 0: VIB_SA_QUEUE_MAX */
+	bool room_busy;		/* what finds no room is answered BUSY */
 	u64 requests;
 	u64 replies;
+	struct vib_sa_counts counts;
 };
 
 extern struct vib_sa vib_sa;
