@@ -7,13 +7,13 @@ SUITE  ?=
 
 .DEFAULT_GOAL := all
 
-.PHONY: all modules modules_install vibfab clean help setup module demo test check lint clippy panics guest-tests
+.PHONY: all modules modules_install vibfab clean help setup module demo test check bench lint clippy panics guest-tests
 
 help: ## list the targets
 	@sed -n 's/^\([a-z_-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
 	@echo
 	@echo 'Variables: KDIR=kernel build folder (for the plain build), KERNEL=stock (for demo, test,'
-	@echo 'module), SUITE=name (run one guest suite only), JOBS=guests at a time, IPOIB_CACHE, IPOIB_MIRROR (see README.md)'
+	@echo 'module), SUITE=name (run one guest suite only), JOBS=guests at a time, BENCH=arguments of scripts/bench, IPOIB_CACHE, IPOIB_MIRROR (see README.md)'
 
 all: modules ## build ipoib_rs.ko for the running kernel, or for KDIR=
 
@@ -60,6 +60,9 @@ test: ## lint, host tests and the routine guest suites; SUITE=name runs one gues
 
 check: ## run what needs no guest: lint, host tests, the scripts' tests, the build
 	@scripts/test --no-guests
+
+bench: ## measure side by side with ib_ipoib; tables and a plot in build/bench
+	@scripts/bench $(BENCH)
 
 lint: ## formatting, style, architecture checks and clippy; warnings are errors
 	@scripts/lint

@@ -221,56 +221,33 @@ void ipoib_h_napi_add(struct net_device *dev, struct napi_struct *napi,
 	netif_napi_add_weight(dev, napi, poll, weight);
 }
 
+void ipoib_h_timer_setup(struct timer_list *timer, void (*expired)(struct timer_list *))
+{
+	timer_setup(timer, expired, 0);
+}
+
 void ipoib_h_napi_del(struct napi_struct *napi)
 {
 	netif_napi_del(napi);
 }
 
-/* The fields that a receive path sets are bit-fields to C: one store each. */
-void ipoib_h_skb_rx_frame(struct sk_buff *skb, struct net_device *dev, __be16 protocol,
-			  u8 pkt_type, bool checked, u16 queue)
+/* One step for each received frame: a packet around the memory, as the stack wants to have it. */
+struct sk_buff *ipoib_h_rx_skb(void *mem, struct net_device *dev, const struct ipoib_h_rx *rx)
 {
+	struct sk_buff *skb = napi_build_skb(mem, rx->size);
+
+	if (unlikely(!skb))
+		return NULL;
+	skb_reserve(skb, rx->start);
+	memset(__skb_put(skb, rx->hard + rx->linear), 0, IPOIB_H_PSEUDO);
 	skb_reset_mac_header(skb);
+	__skb_pull(skb, rx->hard);
 	skb->dev = dev;
-	skb->protocol = protocol;
-	skb->pkt_type = pkt_type;
-	skb->ip_summed = checked ? CHECKSUM_UNNECESSARY : CHECKSUM_NONE;
-	skb_record_rx_queue(skb, queue);
-}
-
-void ipoib_h_skb_reserve(struct sk_buff *skb, int len)
-{
-	skb_reserve(skb, len);
-}
-
-void *ipoib_h_skb_put(struct sk_buff *skb, unsigned int len)
-{
-	return __skb_put(skb, len);
-}
-
-void ipoib_h_skb_orphan(struct sk_buff *skb)
-{
-	skb_orphan(skb);
-}
-
-void ipoib_h_skb_dst_drop(struct sk_buff *skb)
-{
-	skb_dst_drop(skb);
-}
-
-bool ipoib_h_skb_is_gso(const struct sk_buff *skb)
-{
-	return skb_is_gso(skb);
-}
-
-unsigned short ipoib_h_skb_gso_size(const struct sk_buff *skb)
-{
-	return skb_shinfo(skb)->gso_size;
-}
-
-unsigned short ipoib_h_skb_gso_segs(const struct sk_buff *skb)
-{
-	return skb_shinfo(skb)->gso_segs;
+	skb->protocol = rx->protocol;
+	skb->pkt_type = rx->pkt_type;
+	skb->ip_summed = rx->ip_summed;
+	skb_record_rx_queue(skb, rx->queue);
+	return skb;
 }
 
 int ipoib_h_skb_transport_offset(const struct sk_buff *skb)
@@ -283,9 +260,12 @@ int ipoib_h_skb_tcp_all_headers(const struct sk_buff *skb)
 	return skb_tcp_all_headers(skb);
 }
 
-u8 ipoib_h_skb_ip_summed(const struct sk_buff *skb)
+/* One step for each packet that is about to be posted. */
+void ipoib_h_skb_detach(struct sk_buff *skb)
 {
-	return skb->ip_summed;
+	skb_tx_timestamp(skb);
+	skb_orphan(skb);
+	skb_dst_drop(skb);
 }
 
 int ipoib_h_skb_cow_head(struct sk_buff *skb, unsigned int headroom)
@@ -293,44 +273,14 @@ int ipoib_h_skb_cow_head(struct sk_buff *skb, unsigned int headroom)
 	return skb_cow_head(skb, headroom);
 }
 
-unsigned int ipoib_h_skb_nr_frags(const struct sk_buff *skb)
-{
-	return skb_shinfo(skb)->nr_frags;
-}
-
-bool ipoib_h_skb_has_frag_list(const struct sk_buff *skb)
-{
-	return skb_has_frag_list(skb);
-}
-
 struct page *ipoib_h_skb_frag_page(const struct sk_buff *skb, unsigned int i)
 {
 	return skb_frag_page(&skb_shinfo(skb)->frags[i]);
 }
 
-unsigned int ipoib_h_skb_frag_off(const struct sk_buff *skb, unsigned int i)
-{
-	return skb_frag_off(&skb_shinfo(skb)->frags[i]);
-}
-
-unsigned int ipoib_h_skb_frag_size(const struct sk_buff *skb, unsigned int i)
-{
-	return skb_frag_size(&skb_shinfo(skb)->frags[i]);
-}
-
 int ipoib_h_skb_linearize(struct sk_buff *skb)
 {
 	return skb_linearize(skb);
-}
-
-u16 ipoib_h_skb_queue_mapping(const struct sk_buff *skb)
-{
-	return skb_get_queue_mapping(skb);
-}
-
-void ipoib_h_skb_tx_timestamp(struct sk_buff *skb)
-{
-	skb_tx_timestamp(skb);
 }
 
 int ipoib_h_dev_queue_xmit(struct sk_buff *skb)
@@ -356,6 +306,20 @@ struct page *ipoib_h_alloc_rx_page(void)
 void *ipoib_h_page_address(struct page *page)
 {
 	return page_address(page);
+}
+
+/* Not worth keeping: pages of the emergency reserve, and those far away. */
+bool ipoib_h_page_keep(struct page *page)
+{
+	if (!dev_page_is_reusable(page))
+		return false;
+	get_page(page);
+	return true;
+}
+
+int ipoib_h_page_ref_count(struct page *page)
+{
+	return page_ref_count(page);
 }
 
 void ipoib_h_put_page(struct page *page)
@@ -422,11 +386,6 @@ void ipoib_h_local_bh_disable(void)
 void ipoib_h_local_bh_enable(void)
 {
 	local_bh_enable();
-}
-
-unsigned long ipoib_h_jiffies(void)
-{
-	return READ_ONCE(jiffies);
 }
 
 unsigned int ipoib_h_num_online_cpus(void)

@@ -59,35 +59,40 @@ unsigned long ipoib_h_trans_start(struct netdev_queue *txq);
 /* NAPI */
 void ipoib_h_napi_add(struct net_device *dev, struct napi_struct *napi,
 		      int (*poll)(struct napi_struct *, int), int weight);
+void ipoib_h_timer_setup(struct timer_list *timer, void (*expired)(struct timer_list *));
 void ipoib_h_napi_del(struct napi_struct *napi);
 
 /* socket buffers */
-void ipoib_h_skb_rx_frame(struct sk_buff *skb, struct net_device *dev, __be16 protocol,
-			  u8 pkt_type, bool checked, u16 queue);
-void ipoib_h_skb_reserve(struct sk_buff *skb, int len);
-void *ipoib_h_skb_put(struct sk_buff *skb, unsigned int len);
-void ipoib_h_skb_orphan(struct sk_buff *skb);
-void ipoib_h_skb_dst_drop(struct sk_buff *skb);
-bool ipoib_h_skb_is_gso(const struct sk_buff *skb);
-unsigned short ipoib_h_skb_gso_size(const struct sk_buff *skb);
-unsigned short ipoib_h_skb_gso_segs(const struct sk_buff *skb);
+
+/* Where a packet lies in its memory, and what the stack is told of it. */
+struct ipoib_h_rx {
+	u32 size;
+	u32 start;
+	u32 hard;
+	u32 linear;
+	__be16 protocol;
+	u16 queue;
+	u8 pkt_type;
+	u8 ip_summed;
+};
+
+/* Octets of the pseudo header, which are zero. */
+#define IPOIB_H_PSEUDO	20
+
+struct sk_buff *ipoib_h_rx_skb(void *mem, struct net_device *dev, const struct ipoib_h_rx *rx);
+void ipoib_h_skb_detach(struct sk_buff *skb);
 int ipoib_h_skb_transport_offset(const struct sk_buff *skb);
 int ipoib_h_skb_tcp_all_headers(const struct sk_buff *skb);
-u8 ipoib_h_skb_ip_summed(const struct sk_buff *skb);
 int ipoib_h_skb_cow_head(struct sk_buff *skb, unsigned int headroom);
-unsigned int ipoib_h_skb_nr_frags(const struct sk_buff *skb);
-bool ipoib_h_skb_has_frag_list(const struct sk_buff *skb);
 struct page *ipoib_h_skb_frag_page(const struct sk_buff *skb, unsigned int i);
-unsigned int ipoib_h_skb_frag_off(const struct sk_buff *skb, unsigned int i);
-unsigned int ipoib_h_skb_frag_size(const struct sk_buff *skb, unsigned int i);
 int ipoib_h_skb_linearize(struct sk_buff *skb);
-u16 ipoib_h_skb_queue_mapping(const struct sk_buff *skb);
-void ipoib_h_skb_tx_timestamp(struct sk_buff *skb);
 int ipoib_h_dev_queue_xmit(struct sk_buff *skb);
 void ipoib_h_kfree_skb_any(struct sk_buff *skb);
 void ipoib_h_consume_skb_any(struct sk_buff *skb);
 struct page *ipoib_h_alloc_rx_page(void);
 void *ipoib_h_page_address(struct page *page);
+bool ipoib_h_page_keep(struct page *page);
+int ipoib_h_page_ref_count(struct page *page);
 void ipoib_h_put_page(struct page *page);
 void ipoib_h_skb_add_rx_page(struct sk_buff *skb, int i, struct page *page, unsigned int len);
 void ipoib_h_skb_update_pmtu(struct sk_buff *skb, u32 mtu);
@@ -103,7 +108,6 @@ void ipoib_h_spin_unlock_bh(spinlock_t *lock);
 bool ipoib_h_spin_trylock_bh(spinlock_t *lock);
 void ipoib_h_local_bh_disable(void);
 void ipoib_h_local_bh_enable(void);
-unsigned long ipoib_h_jiffies(void);
 unsigned int ipoib_h_num_online_cpus(void);
 struct workqueue_struct *ipoib_h_alloc_ordered_wq(const char *name, bool mem_reclaim);
 bool ipoib_h_ratelimit(void);

@@ -67,6 +67,7 @@ def parse(argv):
         p.add_argument("--allow-log", action="append", default=[], metavar="REGEX",
                        help="kernel log lines that are expected and do not make the run dirty")
         p.add_argument("--append", default="", help="more kernel parameters")
+        p.add_argument("--qemu", default="", metavar="'OPTIONS'", help="more options of QEMU (folders as in the root)")
         p.add_argument("--verbose", action="store_true", help="copy the console to stderr")
         p.add_argument("--log", metavar="FOLDER", help="where console and logs go, below build/ (it is emptied)")
         p.add_argument("--no-build", action="store_true", help="take the module as it is, do not build it first")
@@ -324,12 +325,12 @@ def run_guests(opts, guests, start, job):
     """Starts the guests and waits for their end; returns what watch() does."""
     try:
         for g in guests:
-            extra = []
+            extra = shlex.split(opts.qemu)
             if len(guests) == 2:
                 # A server that waits for nobody: either may come first.
                 server = "server=on" if g.role == "A" else "server=off,reconnect-ms=200"
                 mac = f"52:54:00:77:00:0{'AB'.index(g.role) + 1}"
-                extra = [
+                extra += [
                     "-netdev", f"stream,id=n0,{server},addr.type=unix,addr.path={job}/link.sock",
                     "-device", f"virtio-net-pci,netdev=n0,mac={mac},romfile=",
                 ]

@@ -7,6 +7,8 @@ use kernel::sync::atomic::{
     Relaxed, //
 };
 
+use super::atomic::Word;
+
 /// A 64-bit counter with one writer at a time, or only such as use `add_shared`, and any number of readers.
 ///
 /// `add` is a plain load and store: two concurrent writers would lose counts, nothing worse. Every
@@ -22,7 +24,7 @@ impl Counter {
     /// Adds `n`; wraps at 2^64. Any context, one writer at a time.
     #[inline]
     pub(crate) fn add(&self, n: u64) {
-        self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
+        self.0.put(self.0.get().wrapping_add(n));
     }
 
     /// Adds `n` atomically, for a counter of which every writer does so. Any context.
@@ -33,7 +35,7 @@ impl Counter {
     /// The present value. Any context.
     #[inline]
     pub(crate) fn get(&self) -> u64 {
-        self.0.load(Relaxed)
+        Word::get(&self.0)
     }
 }
 

@@ -8,6 +8,8 @@ use kernel::sync::atomic::{
     Relaxed, //
 };
 
+use super::atomic::Word;
+
 /// Thirty-two flags. All methods may be called from any context.
 pub(crate) struct Flags(Atomic<u32>);
 
@@ -38,7 +40,7 @@ impl Flags {
     /// The present bits, unordered.
     #[inline]
     pub(crate) fn get(&self) -> u32 {
-        self.0.load(Relaxed)
+        Word::get(&self.0)
     }
 
     /// Replaces the bits by what `f` makes of them; returns the bits before. `f` may be called more than once. Fully

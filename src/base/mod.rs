@@ -4,6 +4,7 @@
 //!
 //! Knows nothing of networking or RDMA; `net` and `rdma` build on it.
 
+pub(crate) mod atomic;
 pub(crate) mod buf;
 pub(crate) mod count;
 pub(crate) mod debugfs;
@@ -20,4 +21,4 @@ pub(crate) mod ring;
 pub(crate) mod time;
 pub(crate) mod work;
 
-pub(crate) use crate::sys::compat::{not_unique, unsupported};
+pub(crate) use crate::sys::compat::{not_unique, smp_mb, unsupported};

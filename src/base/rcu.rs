@@ -19,13 +19,14 @@ use kernel::{
     bindings,
     prelude::*,
     sync::{
-        atomic::{Acquire, Atomic, Full, Relaxed},
+        atomic::{Atomic, Full, Relaxed},
         rcu::Guard,
         Refcount,
     },
     types::Opaque,
 };
 
+use super::atomic::{Count, Word};
 use crate::sys::compat::rcu_barrier;
 
 /// The allocation behind an [`RcuArc`].
@@ -165,12 +166,22 @@ impl<T> Drop for RcuArc<T> {
     #[inline]
     fn drop(&mut self) {
         // SAFETY: By the type invariants the allocation is valid until this count is given up.
-        if unsafe { self.ptr.as_ref() }.refs.dec_and_test() {
+        let before = unsafe { self.ptr.as_ref() }.refs.as_atomic().take_one();
+        if before == 1 {
             // SAFETY: The last count is gone, so no further callback can be queued for this
             // allocation, and it stays valid until `free` runs. `head` needs no initialisation.
             unsafe { bindings::call_rcu((*self.ptr.as_ptr()).head.get(), Some(free::<T>)) };
+        } else if before <= 0 {
+            // SAFETY: A saturated counter never gets to zero, so the allocation is never freed.
+            saturate(unsafe { self.ptr.as_ref() }.refs.as_atomic());
         }
     }
+}
+
+/// Keeps a counter that has left the range of counts far away from it, as `refcount_t` does: what it counts leaks.
+#[cold]
+fn saturate(refs: &Atomic<i32>) {
+    refs.put(i32::MIN / 2);
 }
 
 /// Drops and frees an object one grace period after its last reference.
@@ -212,7 +223,7 @@ impl<T: Send + Sync + 'static> RcuPtr<T> {
     /// The published object, usable until the read-side section ends.
     #[inline]
     pub(crate) fn load<'g>(&self, _guard: &'g Guard) -> Option<&'g T> {
-        let ptr = NonNull::new(self.ptr.load(Acquire))?;
+        let ptr = NonNull::new(self.ptr.get_acquire())?;
         // SAFETY: The slot held a count when the pointer was read inside the read-side section that
         // `_guard` proves. Giving up that count frees the object after a grace period at the
         // earliest, and a grace period does not end before `'g` does.
@@ -223,10 +234,10 @@ impl<T: Send + Sync + 'static> RcuPtr<T> {
     ///
     /// `None` when nothing is published, or when the object found is on its way out.
     pub(crate) fn get(&self, _guard: &Guard) -> Option<RcuArc<T>> {
-        let ptr = NonNull::new(self.ptr.load(Acquire))?;
+        let ptr = NonNull::new(self.ptr.get_acquire())?;
         // SAFETY: As in `load`, the allocation is valid while the read-side section lasts.
         let refs = unsafe { &(*ptr.as_ptr()).refs }.as_atomic();
-        let mut seen = refs.load(Relaxed);
+        let mut seen = refs.get();
         loop {
             if seen == 0 {
                 // The writer dropped the last count; a callback owns the object now.
@@ -238,7 +249,7 @@ impl<T: Send + Sync + 'static> RcuPtr<T> {
             }
             // Stepping over `i32::MAX` lands in the saturated range, which is what `refcount_t`
             // does as well.
-            match refs.cmpxchg(seen, seen.wrapping_add(1), Acquire) {
+            match refs.replace(seen, seen.wrapping_add(1)) {
                 Ok(_) => break,
                 Err(now) => seen = now,
             }
@@ -265,7 +276,7 @@ impl<T: Send + Sync + 'static> RcuPtr<T> {
     /// Whether nothing is published at this moment.
     #[inline]
     pub(crate) fn is_none(&self) -> bool {
-        self.ptr.load(Relaxed).is_null()
+        self.ptr.get().is_null()
     }
 }
 

@@ -12,10 +12,12 @@ use kernel::{
     alloc::KVVec,
     prelude::*,
     sync::{
-        atomic::{Acquire, Atomic, Release},
-        Arc,
+        atomic::Atomic,
+        Arc, //
     },
 };
+
+use super::atomic::Word;
 
 /// Keeps the two indices on cache lines of their own.
 #[repr(align(64))]
@@ -116,7 +118,7 @@ impl<T> Producer<T> {
     pub(crate) fn reserve(&mut self) -> Option<(u64, &mut T)> {
         let capacity = self.ring.mask.wrapping_add(1);
         if self.tail.wrapping_sub(self.head_seen) >= capacity {
-            self.head_seen = self.ring.head.0.load(Acquire);
+            self.head_seen = self.ring.head.0.get_acquire();
             if self.tail.wrapping_sub(self.head_seen) >= capacity {
                 return None;
             }
@@ -142,7 +144,7 @@ impl<T> Producer<T> {
     /// Makes all slots passed on so far visible to the consumer.
     #[inline]
     pub(crate) fn publish(&mut self) {
-        self.ring.tail.0.store(self.tail, Release);
+        self.ring.tail.0.put_release(self.tail);
     }
 
     /// Number of slots that are free now; more may become free at any time.
@@ -152,7 +154,7 @@ impl<T> Producer<T> {
 
     /// Number of slots in use, counting those not yet published.
     pub(crate) fn len(&mut self) -> usize {
-        self.head_seen = self.ring.head.0.load(Acquire);
+        self.head_seen = self.ring.head.0.get_acquire();
         self.tail.wrapping_sub(self.head_seen) as usize
     }
 
@@ -191,7 +193,7 @@ impl<T> Consumer<T> {
         if ahead < self.tail_seen.wrapping_sub(self.head) {
             return true;
         }
-        self.tail_seen = self.ring.tail.0.load(Acquire);
+        self.tail_seen = self.ring.tail.0.get_acquire();
         ahead < self.tail_seen.wrapping_sub(self.head)
     }
 
@@ -225,12 +227,12 @@ impl<T> Consumer<T> {
     /// Makes all slots given back so far visible to the producer.
     #[inline]
     pub(crate) fn publish(&mut self) {
-        self.ring.head.0.store(self.head, Release);
+        self.ring.head.0.put_release(self.head);
     }
 
     /// Number of entries waiting now; more may come at any time.
     pub(crate) fn len(&mut self) -> usize {
-        self.tail_seen = self.ring.tail.0.load(Acquire);
+        self.tail_seen = self.ring.tail.0.get_acquire();
         self.tail_seen.wrapping_sub(self.head) as usize
     }
 

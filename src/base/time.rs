@@ -15,7 +15,7 @@ pub(crate) fn now_ms() -> u64 {
 #[inline]
 pub(crate) fn jiffies() -> u64 {
     // SAFETY: reads one global word.
-    unsafe { bindings::ipoib_h_jiffies() as u64 }
+    unsafe { (&raw const bindings::jiffies).read_volatile() as u64 }
 }
 
 /// Ticks per second.

@@ -3,7 +3,10 @@
 //! What an interface has to have done under RTNL. The worker never takes RTNL, and handlers of sysfs
 //! files only try it: both leave such chores to the port's work.
 
-use kernel::prelude::*;
+use kernel::{
+    prelude::*,
+    sync::Arc, //
+};
 
 use super::interface::Interface;
 use crate::{
@@ -26,6 +29,8 @@ pub(super) struct Chores {
     addr: Option<Gid>,
     /// Have the stack tell all peers of us.
     announce: bool,
+    /// Move to the broadcast group where the interface belongs.
+    partition: bool,
     /// Follow the parent up (`true`) or down.
     up: Option<bool>,
     /// Unregister the interface.
@@ -35,7 +40,12 @@ pub(super) struct Chores {
 impl Chores {
     /// Whether there is nothing to do.
     fn none(&self) -> bool {
-        !self.mtu && self.addr.is_none() && !self.announce && self.up.is_none() && !self.delete
+        !self.mtu
+            && self.addr.is_none()
+            && !self.announce
+            && !self.partition
+            && self.up.is_none()
+            && !self.delete
     }
 
     /// Takes what there is to do. An order to delete stays: nothing makes it undone.
@@ -71,6 +81,12 @@ impl Interface {
         self.port().do_chores();
     }
 
+    /// The interface belongs to another broadcast group. Control lock held.
+    pub(super) fn move_partition(&self) {
+        self.chores().lock().partition = true;
+        self.port().do_chores();
+    }
+
     /// Has the interface follow its parent up or down (PK-11), soon. The last word counts.
     pub(crate) fn follow(&self, up: bool) {
         self.chores().lock().up = Some(up);
@@ -90,7 +106,7 @@ impl Interface {
     }
 
     /// Does what needs RTNL. From the port's work.
-    pub(crate) fn do_chores(&self) {
+    pub(crate) fn do_chores(self: &Arc<Self>) {
         if self.chores().lock().none() {
             return;
         }
@@ -101,7 +117,7 @@ impl Interface {
         }
     }
 
-    fn do_chores_to(&self, dev: &Device, rtnl: &Rtnl) {
+    fn do_chores_to(self: &Arc<Self>, dev: &Device, rtnl: &Rtnl) {
         if !dev.registered(rtnl) {
             return;
         }
@@ -109,6 +125,9 @@ impl Interface {
         if chores.delete {
             link::unregister::<Self>(rtnl, |each| each(dev));
             return;
+        }
+        if chores.partition {
+            self.moved(dev, rtnl);
         }
         if chores.mtu {
             if let Err(e) = self.tell_mtu(dev, rtnl) {
@@ -119,10 +138,10 @@ impl Interface {
             // Octet 4 on: peers learn the new GID from an announcement, as after a fail-over.
             if dev.set_addr(rtnl, 4, &gid.0).is_ok() {
                 dev.notify(rtnl, Notify::ChangeAddr);
-                dev.notify(rtnl, Notify::NotifyPeers);
+                dev.notify(rtnl, Notify::Peers);
             }
         } else if chores.announce {
-            dev.notify(rtnl, Notify::NotifyPeers);
+            dev.notify(rtnl, Notify::Peers);
         }
         if let Some(up) = chores.up {
             if let Err(e) = dev.set_up(rtnl, up) {

@@ -284,7 +284,15 @@ impl Listener for Ears {
                     port.refresh();
                 }
             }
-            Change::Mtu | Change::Up | Change::Addr => {}
+            // The broadcast address may be another.
+            Change::Addr => {
+                for port in &self.ports {
+                    if let Some(iface) = port.find(|each| each.is(dev)) {
+                        iface.post(worker::PORT);
+                    }
+                }
+            }
+            Change::Mtu | Change::Up => {}
         }
     }
 }

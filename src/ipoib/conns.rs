@@ -30,6 +30,7 @@ use super::{
 };
 use crate::{
     base::{
+        log::warn_limited,
         params,
         rcu::RcuArc, //
     },
@@ -65,6 +66,9 @@ use crate::{
 
 /// The most connections that an interface sends over.
 const MAX_ACTIVE: usize = 1024;
+/// When completion queues that could not be made are tried again.
+const RENEW: Millis = Millis(1000);
+
 /// What a connection that is being made or up consists of. Fields are dropped in this order: the peer is
 /// told before the queue pair goes.
 struct Parts {
@@ -108,6 +112,8 @@ pub(crate) struct Conns {
     hungry: bool,
     /// When stopped transmit queues are looked at next.
     watch: Option<Millis>,
+    /// The completion queues have failed; when others are tried to be made again.
+    renew: Option<Millis>,
 }
 
 impl Conns {
@@ -143,6 +149,7 @@ impl Conns {
             deadline: None,
             hungry: false,
             watch: None,
+            renew: None,
         })
     }
 
@@ -223,6 +230,9 @@ impl Conns {
     fn start(&mut self, cx: &mut Cx<'_>, gid: &Gid, id: u64, qpn: Qpn) -> Result {
         if self.attempts >= MAX_ACTIVE {
             return Err(ENOSPC);
+        }
+        if self.renew.is_some() {
+            return Err(EAGAIN);
         }
         let hw = cx.hw.lane.as_ref().ok_or(ENODEV)?;
         let port = cx.iface.port().rdma();
@@ -309,7 +319,7 @@ impl Conns {
             .filter(|mtu| *mtu > encap::LEN as u32)
             .ok_or(EPROTO)?;
         parts.cm.prepare_sender(&mut parts.qp)?;
-        let ring = cx.iface.params().send_ring as usize;
+        let ring = cx.hw.lane.as_ref().ok_or(ENODEV)?.send_slots();
         let (sends, done) = crate::rdma::send::send_queue(parts.qp.qp(), ring)?;
         let conn = TxConn::new(id, qpn, max_frame, sends, parts.ear.clone())?;
         let tag = match self.lane.add(done, &conn) {
@@ -346,17 +356,20 @@ impl Conns {
         }
         let about_us = self.about_us(cx.iface);
         for request in requests {
-            if let Some(hw) = cx.hw.lane.as_ref() {
+            // The others are told by the drop.
+            if let (None, Some(hw)) = (self.renew, cx.hw.lane.as_ref()) {
                 self.passive.request(hw, request, &about_us, cx);
             }
         }
+        if self.lane.take_broken() {
+            self.renew(cx);
+        }
         // Ends whose sends have failed.
-        let broken = self.lane.take_broken();
         let mut at = None;
         while let Some((gid, failed)) = next_after(&self.map, at.as_ref(), |entry| {
             let parts = entry.parts.as_ref();
             parts
-                .filter(|parts| broken || parts.ear.failed())
+                .filter(|parts| parts.ear.failed())
                 .map(|parts| parts.cm.id())
         }) {
             at = Some(gid);
@@ -364,7 +377,7 @@ impl Conns {
                 self.step(cx, &gid, Event::Failed { id });
             }
         }
-        self.passive.take_failed(cx.now, broken);
+        self.passive.take_failed(cx.now);
         self.note_brakes(cx.now);
         if !cx.iface.connected() {
             self.flush(cx);
@@ -386,6 +399,9 @@ impl Conns {
 
     /// Feeds the machines whose deadline has come, or whose path.
     pub(crate) fn tick(&mut self, cx: &mut Cx<'_>, paths: &Paths) {
+        if self.renew.is_some_and(|at| at.reached(cx.now)) {
+            self.renew(cx);
+        }
         self.passive.tick(cx.now);
         self.watch_brakes(cx);
         if !self.hungry && !self.deadline.is_some_and(|at| at.reached(cx.now)) {
@@ -416,6 +432,7 @@ impl Conns {
     /// When [`Conns::tick`] next has something to do.
     pub(crate) fn deadline(&self) -> Option<Millis> {
         let own = Millis::earliest(self.deadline, self.watch);
+        let own = Millis::earliest(own, self.renew);
         Millis::earliest(own, self.passive.deadline())
     }
 
@@ -437,8 +454,40 @@ impl Conns {
         // No request comes any more when this is gone.
         drop(self.listener.take());
         self.mail.close();
+        self.stop_all(cx);
+    }
+
+    /// Ends every connection, and goes on to listen. May sleep for a second if the hardware is stuck.
+    pub(crate) fn end_all(&mut self, cx: &mut Cx<'_>) {
+        self.stop_all(cx);
+        self.lane.start();
+    }
+
+    /// Ends every connection, and polling. May sleep for a second if the hardware is stuck.
+    fn stop_all(&mut self, cx: &mut Cx<'_>) {
         self.flush(cx);
         self.passive.close_all();
+    }
+
+    /// The completion queues have failed, and what has completed on them is lost: ends every connection, and
+    /// makes other queues for those to come. May sleep for a second if the hardware is stuck.
+    fn renew(&mut self, cx: &mut Cx<'_>) {
+        self.stop_all(cx);
+        let made = match cx.hw.lane.as_mut() {
+            Some(hw) => hw.renew(cx.iface, cx.dev, &self.lane),
+            None => Ok(()),
+        };
+        self.renew = made.err().map(|_| cx.now.saturating_add(RENEW));
+        warn_limited!(
+            "{}: completion queues of connections failed; {}\n",
+            cx.dev.name(),
+            if self.renew.is_none() {
+                "made others"
+            } else {
+                "others cannot be made yet"
+            }
+        );
+        self.lane.start();
     }
 
     /// Calls `f` with each peer, for debugfs.

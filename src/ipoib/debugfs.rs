@@ -49,10 +49,7 @@ pub(super) struct Named {
 impl Interface {
     /// Makes the debugfs file under the present name of `dev`, if that is our device. May sleep.
     pub(super) fn show_in_debugfs(self: &Arc<Self>, dev: &Device) {
-        let ours = self
-            .device()
-            .is_some_and(|own| core::ptr::eq::<Device>(&*own, dev));
-        if !ours {
+        if !self.is(dev) {
             return;
         }
         // The old one first, or the name would be taken when it is the same.
@@ -187,12 +184,13 @@ fn write_running(f: &mut fmt::Formatter<'_>, running: &Running, neighbours: u32)
         }
     });
     if let Some(conns) = &running.conns {
-        let (ends, refused) = conns.passive().counts();
+        let (ends, refused, accepted) = conns.passive().counts();
         writeln!(
             f,
-            "connections of peers: {}, {} refused, buffers {}",
+            "connections of peers: {}, {} refused, {} accepted, buffers {}",
             ends,
             refused,
+            accepted,
             if conns.passive().filled() {
                 "lent"
             } else {

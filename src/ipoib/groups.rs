@@ -475,6 +475,19 @@ impl Groups {
         self.count = 0;
     }
 
+    /// Leaves everything, and begins anew with another broadcast group.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM`; then nothing has changed.
+    pub(crate) fn rebase(&mut self, cx: &mut Cx<'_>, broadcast: Gid) -> Result {
+        let fresh = Self::new(broadcast)?;
+        self.down(cx);
+        self.close(cx);
+        *self = fresh;
+        Ok(())
+    }
+
     /// Calls `f` for each group, for debugfs.
     pub(crate) fn for_each(&self, mut f: impl FnMut(&Gid, View)) {
         for (group, entry) in self.map.iter() {

@@ -18,7 +18,6 @@ use kernel::{
         rcu::Guard,
         Arc,
         Mutex,
-        SetOnce,
         SpinLock, //
     },
     workqueue::DelayedWork, //
@@ -31,6 +30,7 @@ use super::{
     groups::Groups,
     lane::Lane,
     neigh::Neighbours,
+    partition::Partition,
     paths::Paths,
     port::{
         Port,
@@ -46,12 +46,14 @@ use super::{
 };
 use crate::{
     base::{
+        atomic::Word,
         count::Counter,
         flags::Flags,
         lock::{
             new_spinlock_bh,
             SpinLockBh, //
         },
+        once::Late,
         params::Params,
         rcu::{
             RcuArc,
@@ -162,15 +164,14 @@ pub(crate) struct Interface {
     port: Arc<Port>,
     resolver: Resolver,
     place: Place,
-    pkey: PKey,
-    pkey_index: Atomic<u32>,
+    partition: Partition,
     /// Whether groups that a user program has joined are left to it (MC-20).
     umcast: Atomic<u32>,
     first_vector: u32,
     /// Made before the device is registered, and not changed afterwards.
-    queues: SetOnce<KVec<Queue>>,
+    queues: Late<KVec<Queue>>,
     /// The data path of connections, where the device can have any. As `queues`.
-    lane: SetOnce<Arc<Lane>>,
+    lane: Late<Arc<Lane>>,
     /// Whether the mode is connected.
     connected: Atomic<u32>,
     /// Packets whose senders must be told that they are too long, with the MTU to tell.
@@ -225,12 +226,11 @@ impl Interface {
                 port,
                 resolver,
                 place,
-                pkey,
-                pkey_index: Atomic::new(0),
+                partition: Partition::new(pkey),
                 umcast: Atomic::new(0),
                 first_vector,
-                queues: SetOnce::new(),
-                lane: SetOnce::new(),
+                queues: Late::new(),
+                lane: Late::new(),
                 connected: Atomic::new(0),
                 too_long <- new_spinlock_bh!(KVec::new(), "too_long"),
                 ident: RcuPtr::null(),
@@ -276,27 +276,10 @@ impl Interface {
         &self.resolver
     }
 
-    /// The partition key, full-membership bit set.
-    pub(crate) fn pkey(&self) -> PKey {
-        self.pkey
-    }
-
-    /// Where the P_Key stands in the port's table, as last looked up.
-    pub(crate) fn pkey_index(&self) -> u16 {
-        self.pkey_index.load(Relaxed) as u16
-    }
-
-    /// Looks the P_Key up in the port's table; whether it has moved since it was last found. Control
-    /// lock held. May sleep.
-    ///
-    /// # Errors
-    ///
-    /// `ENOENT` if it is not there; what the device says.
-    pub(crate) fn find_pkey(&self) -> Result<bool> {
-        let index = self.resolver.find_pkey(self.port.rdma(), self.pkey)?;
-        let before = self.pkey_index();
-        self.pkey_index.store(index.into(), Relaxed);
-        Ok(index != before)
+    /// Where it belongs.
+    #[inline]
+    pub(super) fn partition(&self) -> &Partition {
+        &self.partition
     }
 
     /// Where it comes from, if this is a child.
@@ -321,11 +304,6 @@ impl Interface {
     /// Where the debugfs file is kept.
     pub(super) fn file(&self) -> &Mutex<debugfs::File> {
         &self.file
-    }
-
-    /// The broadcast address (FMT-3).
-    pub(crate) fn broadcast(&self) -> HwAddr {
-        HwAddr::broadcast(self.pkey)
     }
 
     /// The completion vector of the first queue.
@@ -367,7 +345,7 @@ impl Interface {
     /// Whether the mode is connected.
     #[inline]
     pub(crate) fn connected(&self) -> bool {
-        self.connected.load(Relaxed) != 0
+        self.connected.get() != 0
     }
 
     /// Sets what [`Interface::connected`] says.
@@ -429,6 +407,12 @@ impl Interface {
         self.dev.lock().clone()
     }
 
+    /// Whether `dev` is this interface's device.
+    pub(crate) fn is(&self, dev: &Device) -> bool {
+        self.device()
+            .is_some_and(|own| core::ptr::eq::<Device>(&*own, dev))
+    }
+
     /// All queues.
     #[inline]
     pub(crate) fn queues(&self) -> &[Queue] {
@@ -468,6 +452,12 @@ impl Interface {
     /// From the present run only.
     pub(crate) fn retry(&self, what: u32) {
         self.events.set(what);
+    }
+
+    /// Notes an event and has the worker run in a tenth of a second, or earlier if something is posted. Any context.
+    pub(super) fn post_later(self: &Arc<Self>, what: u32) {
+        self.events.set(what);
+        self.run_in(worker::RETRY.0);
     }
 
     /// Has the worker run in `ms` milliseconds, or earlier if something is posted. At the end of a run only: what

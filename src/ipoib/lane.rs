@@ -209,8 +209,8 @@ impl Lane {
         }
     }
 
-    /// Has the poll lend buffers of `regions` regions, `target` of them. Returns what [`Lane::close_receives`]
-    /// is to be told. May sleep.
+    /// Has the poll lend buffers of `regions` regions, `target` of them. `ear` hears when the queue pair that has
+    /// them for itself fails. Returns what [`Lane::close_receives`] is to be told. May sleep.
     ///
     /// # Errors
     ///
@@ -220,12 +220,14 @@ impl Lane {
         lender: Lender<BigBuf>,
         regions: usize,
         target: usize,
+        ear: Option<Arc<Ear>>,
     ) -> Result<u16> {
         let tag = lender.tag();
         let recvs = Receives {
             lender,
             regions,
             target,
+            ear,
         };
         let node = RBTreeNode::new(tag, recvs, GFP_KERNEL)?;
         let mut napi = self.napi.disable();
@@ -356,7 +358,7 @@ impl Poll for LanePoll {
         inner.poll_receives(cx, budget)
     }
 
-    fn arm(&mut self) -> bool {
+    fn arm(&mut self, _soon: bool) -> bool {
         let Some(inner) = &mut self.0 else {
             return false;
         };

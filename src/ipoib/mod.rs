@@ -9,6 +9,7 @@
 //! - `queue`, `rx`, `tx`: a queue pair with its completion queues, rings and NAPI.
 //! - `lane`: the data path of connections; `conns`, `passive`: those that we and that peers ask for.
 //! - `mode`: datagram or connected.
+//! - `partition`: the P_Key and the broadcast group of an interface.
 //! - `chores`: what is done under RTNL, from the port's work.
 //! - `worker`: the one context that changes control state, fed by events.
 //! - `paths`, `groups`, `recovery`: carry out what the machines in `control` decide.
@@ -60,6 +61,7 @@ mod mode;
 pub(crate) mod neigh;
 pub(crate) mod netlink;
 pub(crate) mod ops;
+mod partition;
 mod passive;
 pub(crate) mod paths;
 pub(crate) mod port;

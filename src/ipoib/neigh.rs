@@ -30,6 +30,7 @@ mod large;
 use super::lane::TxConn;
 use crate::{
     base::{
+        atomic::Word,
         flags::Flags,
         lock::{
             new_spinlock_bh,
@@ -199,8 +200,8 @@ impl Neigh {
     #[inline]
     fn note_use(&self) {
         let now = time::now_ms();
-        if self.used.load(Relaxed) != now {
-            self.used.store(now, Relaxed);
+        if self.used.get() != now {
+            self.used.put(now);
         }
     }
 
@@ -211,7 +212,7 @@ impl Neigh {
 
     /// Milliseconds when a packet last went, or wanted to go, this way.
     pub(crate) fn last_used(&self) -> u64 {
-        self.used.load(Relaxed)
+        self.used.get()
     }
 
     /// How many packets wait.
@@ -374,13 +375,13 @@ impl Neighbours {
 
     /// Says of how many destinations a frame would be news. Control lock held.
     pub(crate) fn set_silent(&self, count: u32) {
-        self.silent.store(count, Relaxed);
+        self.silent.put(count);
     }
 
     /// Whether [`Neighbours::heard`] may have news: to be asked before it, once for many frames.
     #[inline]
     pub(crate) fn listening(&self) -> bool {
-        self.silent.load(Relaxed) != 0
+        self.silent.get() != 0
     }
 
     /// A frame came from `gid`. Returns whether the worker must hear of it.

@@ -125,6 +125,10 @@ impl LinkKind for Interface {
         let made = child::create_link(&parent.into(), lower, new, &wish, rtnl);
         let real = made.map_err(|failure| match failure {
             Failure::Refused(refusal) => refuse(extack, refusal),
+            // With a message, users are not shown the errno.
+            Failure::Failed(e) if e == ENOMEM => {
+                extack.refuse(e, c"Cannot allocate memory: the child could not be set up")
+            }
             Failure::Failed(e) => extack.refuse(
                 e,
                 c"the child could not be set up: the kernel log may say why",

@@ -29,13 +29,11 @@ use super::{
     }, //
 };
 use crate::{
-    base::time,
     control::{
         ageing::Ageing,
         health::Concern,
         port::Event,
-        reason::TxDrop,
-        time::Millis, //
+        reason::TxDrop, //
     },
     net::{
         device::{
@@ -78,14 +76,7 @@ impl Ops for Interface {
             ..
         } = &mut *guard;
         let hw = hw.as_mut().ok_or(ENODEV)?;
-        let mut cx = Cx {
-            iface: &this,
-            hw,
-            dev,
-            now: Millis(time::now_ms()),
-            seq,
-            pace,
-        };
+        let mut cx = Cx::new(&this, hw, dev, seq, pace);
         let mut made = Running {
             conns: None,
             groups: Groups::new(this.broadcast().gid())?,
@@ -145,14 +136,7 @@ impl Ops for Interface {
         let (Some(mut running), Some(hw)) = (running.take(), hw.as_mut()) else {
             return;
         };
-        let mut cx = Cx {
-            iface: &this,
-            hw,
-            dev,
-            now: Millis(time::now_ms()),
-            seq,
-            pace,
-        };
+        let mut cx = Cx::new(&this, hw, dev, seq, pace);
         worker::shut_down(&mut cx, &mut running);
         drop(running);
         drop(this.ident.swap(None));
@@ -205,12 +189,7 @@ impl Ops for Interface {
     }
 
     fn hard_header(protocol: u16, to: &[u8; ALEN]) -> [u8; HARD_HEADER] {
-        let mut header = [0; HARD_HEADER];
-        let encap = encap::build(EtherType(protocol));
-        for (octet, from) in header.iter_mut().zip(Iterator::chain(to.iter(), &encap)) {
-            *octet = *from;
-        }
-        header
+        encap::build_hard(HwAddr(*to), EtherType(protocol))
     }
 
     fn change_mtu(this: ArcBorrow<'_, Self>, dev: &Device, rtnl: &Rtnl, mtu: u32) -> Result {

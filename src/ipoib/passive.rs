@@ -116,6 +116,8 @@ pub(crate) struct Passive {
     /// The shared receive queue, and what the lane knows its buffers by.
     srq: Option<(Srq, u16)>,
     ends: KVec<End>,
+    /// Requests that were accepted.
+    accepted: u64,
     refused: u64,
     refill: Option<Millis>,
     draining: bool,
@@ -128,6 +130,7 @@ impl Passive {
             lane,
             srq: None,
             ends: KVec::new(),
+            accepted: 0,
             refused: 0,
             refill: None,
             draining: false,
@@ -198,7 +201,8 @@ impl Passive {
         if !hw.shared {
             let lender = Lender::own(end.qp.qp(), hw.buffers, hw.regions)?;
             let buffers = hw.buffers.into();
-            let tag = self.lane.open_receives(lender, hw.regions, buffers)?;
+            let ear = Some(end.ear.clone());
+            let tag = self.lane.open_receives(lender, hw.regions, buffers, ear)?;
             end.own = Some(OwnBuffers {
                 lane: self.lane.clone(),
                 tag,
@@ -206,7 +210,9 @@ impl Passive {
         }
         self.lane.touch(end.qp.qp().key());
         end.cm.accept(&end.qp, psn, about_us, hw.shared)?;
-        self.ends.push_within_capacity(end).map_err(|_| ENOMEM)
+        self.ends.push_within_capacity(end).map_err(|_| ENOMEM)?;
+        self.accepted = self.accepted.wrapping_add(1);
+        Ok(())
     }
 
     /// Makes and fills the shared receive queue, for the first that needs it.
@@ -218,7 +224,7 @@ impl Passive {
         let srq = lender.srq().ok_or(EINVAL)?.clone();
         let tag = self
             .lane
-            .open_receives(lender, hw.regions, hw.buffers.into())?;
+            .open_receives(lender, hw.regions, hw.buffers.into(), None)?;
         self.srq = Some((srq, tag));
         Ok(())
     }
@@ -236,13 +242,13 @@ impl Passive {
         }
     }
 
-    /// Takes down the ends of which the device says that they are broken, or all.
-    pub(super) fn take_failed(&mut self, now: Millis, all: bool) {
+    /// Takes down the ends of which the device says that they are broken.
+    pub(super) fn take_failed(&mut self, now: Millis) {
         for end in self.ends.iter_mut() {
             // One that was not asked to go and lets go of buffers was brought into the error state by the device: the
             // peer must be told, which otherwise sends into the void.
             let dead = end.state == State::Live && end.ear.finished();
-            if all || dead || end.ear.failed() {
+            if dead || end.ear.failed() {
                 end.drain(now);
                 self.draining = true;
             }
@@ -337,9 +343,9 @@ impl Passive {
         }
     }
 
-    /// How many ends there are, and how many requests were refused.
-    pub(crate) fn counts(&self) -> (usize, u64) {
-        (self.ends.len(), self.refused)
+    /// How many ends there are, and how many requests were refused and accepted.
+    pub(crate) fn counts(&self) -> (usize, u64, u64) {
+        (self.ends.len(), self.refused, self.accepted)
     }
 
     /// Whether there are buffers.

@@ -90,12 +90,21 @@ impl Seen {
 const READ: u32 = 1 << 0;
 /// Interfaces have chores that need RTNL.
 const CHORES: u32 = 1 << 1;
+/// The port must be read anew after [`WATCH_MS`].
+const WATCH: u32 = 1 << 2;
 /// No further work is taken on.
 const CLOSED: u32 = 1 << 31;
 
 /// How long, in milliseconds, a device that has reported a fatal error is not believed that its port
 /// is active. Longer than a driver takes to notice that the device must be removed.
 const DEAD_MS: u64 = 5000;
+
+/// When, in milliseconds, a port that could not be read is read again: the event that told of a change comes but once.
+const RETRY_MS: u64 = 1000;
+
+/// When, in milliseconds, a port that cannot be used is read again although nothing was heard of it: the core passes
+/// on no event while it fails to read the port for its own cache.
+const WATCH_MS: u64 = 5000;
 
 /// Interfaces with numbers that grow: the port's own first, then its children.
 #[derive(Default)]
@@ -244,6 +253,12 @@ impl Port {
         self.refresh();
     }
 
+    /// Has the port read anew in [`WATCH_MS`], and its interfaces told. For one that waits for something of which it
+    /// might never hear. Process context.
+    pub(crate) fn watch(self: &Arc<Self>) {
+        self.schedule(WATCH);
+    }
+
     fn schedule(self: &Arc<Self>, what: u32) {
         if self.flags.set(what) & CLOSED == 0 {
             self.queue.kick(self.clone());
@@ -264,12 +279,13 @@ impl WorkItem for Port {
     type Pointer = Arc<Self>;
 
     fn run(this: Arc<Self>) {
-        let mut todo = this.flags.clear(READ | CHORES);
+        let mut todo = this.flags.clear(READ | CHORES | WATCH);
         if todo & CLOSED != 0 {
             return;
         }
         let (now, until) = (time::now_ms(), this.dead_until.load(Relaxed));
         let dead = now < until;
+        let mut again = dead.then(|| until.saturating_sub(now));
         if until != 0 && !dead {
             // Unless it died again just now.
             let _ = this.dead_until.cmpxchg(until, 0, Relaxed);
@@ -280,15 +296,22 @@ impl WorkItem for Port {
                 Ok(mut seen) => {
                     seen.active &= !dead;
                     *this.state.lock() = seen;
+                    if !seen.active {
+                        todo |= WATCH;
+                    }
                 }
                 // A dead device may answer nothing any more.
                 Err(_) if dead => this.state.lock().active = false,
-                Err(e) => warn_limited!(
-                    "{}/{}: cannot read the port ({:?}); keeping what was last known\n",
-                    this.rdma.device().name(),
-                    this.rdma.number(),
-                    e
-                ),
+                Err(e) => {
+                    warn_limited!(
+                        "{}/{}: cannot read the port ({:?}); keeping what was last known\n",
+                        this.rdma.device().name(),
+                        this.rdma.number(),
+                        e
+                    );
+                    this.flags.set(READ);
+                    again = Some(RETRY_MS);
+                }
             }
             this.post_all(worker::PORT);
         }
@@ -297,8 +320,12 @@ impl WorkItem for Port {
                 interface.do_chores();
             }
         }
-        if dead {
-            this.queue.run_in(this.clone(), until.saturating_sub(now));
+        if todo & WATCH != 0 && again.is_none() {
+            this.flags.set(READ);
+            again = Some(WATCH_MS);
+        }
+        if let Some(ms) = again {
+            this.queue.run_in(this.clone(), ms);
         }
     }
 }

@@ -3,6 +3,8 @@
 //! A queue: one UD queue pair with its completion queues, rings and NAPI; and all the verbs objects
 //! of an interface.
 
+mod shared;
+
 use kernel::{
     prelude::*,
     sync::Arc,
@@ -12,34 +14,26 @@ use kernel::{
     },
 };
 
+pub(crate) use self::shared::Shared;
 use super::{
     interface::Interface,
     lane::LaneHardware,
     rx::{
-        self,
         PollState,
         Rings, //
-    },
-    stats::QueueStats,
-    worker, //
+    }, //
 };
 use crate::{
     base::{
-        flags::Flags,
         params::Params,
         rcu::RcuArc,
         time, //
     },
-    control::{
-        health::{
-            Concern,
-            Health, //
-        },
-        txstop::Ring, //
-    },
+    control::health::Concern,
     net::{
         device::Device,
         napi::Napi,
+        pages::Pages,
         registration::Offloads,
         skb::SkBuff,
         txq::{
@@ -65,8 +59,7 @@ use crate::{
         QpState,
         RecvQueue,
         SendQueue,
-        Transport,
-        Wc, //
+        Transport, //
     },
     wire::{
         gid::Gid,
@@ -77,77 +70,12 @@ use crate::{
 
 /// The most queues that are chosen by themselves.
 const AUTO_QUEUES: u32 = 8;
+/// Pages of received packets that a queue waits for to use them again.
+const KEPT_PAGES: usize = 256;
 /// Longest wait, in milliseconds, for the queue pairs that are being closed to give everything back.
 const DRAIN_MS: u64 = 5000;
-/// A queue stops when fewer slots than this are free.
-const STOP_BELOW: u32 = 2;
 /// Resets to try when posts race with them.
 const RESET_TRIES: usize = 4;
-
-/// What both ends of a queue and the worker see.
-pub(crate) struct Shared {
-    pub(crate) index: u16,
-    pub(crate) stats: QueueStats,
-    pub(crate) ring: Ring,
-    /// A [`Health`].
-    health: Flags,
-}
-
-impl Shared {
-    /// Whether the queue pair takes posts. Any context.
-    #[inline]
-    pub(crate) fn running(&self) -> bool {
-        Health(self.health.get()).running()
-    }
-
-    /// Posts may begin, from RESET; nothing that was noted before counts any more.
-    fn start(&self) {
-        self.change(Health::started);
-    }
-
-    /// Posts may go on.
-    pub(crate) fn resume(&self) {
-        self.change(Health::resumed);
-    }
-
-    /// Nothing may be posted any more. A transmit that has begun may still post, unless the transmit lock is held.
-    pub(crate) fn stop(&self) {
-        self.change(Health::stopped);
-    }
-
-    /// A completion was no success. Softirq context.
-    pub(crate) fn trouble(&self, iface: &Arc<Interface>, dev: &Device, wc: &Wc, what: &str) {
-        if !self.running() {
-            return;
-        }
-        if !wc.status().is_flushed() {
-            rx::warn_completion(dev, wc, what, self.index.into());
-        }
-        self.note(iface, Concern::Trouble);
-    }
-
-    /// Has the worker look into a concern, unless it has been told already. Any context.
-    pub(crate) fn note(&self, iface: &Arc<Interface>, what: Concern) {
-        let before = self.change(|health| health.noted(what));
-        if before.noted(what) != before {
-            iface.post(worker::QUEUE);
-        }
-    }
-
-    /// Takes up what the worker has to look into; [`Concern::Starving`] stays noted.
-    pub(crate) fn take_concerns(&self) -> Health {
-        self.change(Health::taken)
-    }
-
-    /// Takes up [`Concern::Starving`]; whether it was noted.
-    pub(crate) fn take_starving(&self) -> bool {
-        self.change(Health::fed).has(Concern::Starving)
-    }
-
-    fn change(&self, f: impl Fn(Health) -> Health) -> Health {
-        Health(self.health.update(|bits| f(Health(bits)).0))
-    }
-}
 
 /// What the holder of the transmit lock works on; no ring before creation and after destruction.
 pub(crate) struct TxSide {
@@ -160,6 +88,18 @@ pub(crate) struct Queue {
     pub(crate) tx: TxCell<TxSide>,
     pub(crate) napi: Arc<Napi<PollState>>,
     pub(crate) qpn: Qpn,
+}
+
+impl Queue {
+    /// Sends have been posted, of which `used` are unfinished; `stopped`: the stack waits for them. Sees to it that they
+    /// are worked off. Transmit lock held.
+    #[inline]
+    pub(crate) fn posted(&self, used: usize, stopped: bool) {
+        self.napi.schedule_in(time::ms_to_jiffies(Shared::STAY_MS));
+        if (stopped || used >= Shared::LAZY) && !self.shared.is_waking() {
+            self.napi.schedule();
+        }
+    }
 }
 
 /// Where the device's callbacks for a queue go.
@@ -271,15 +211,7 @@ impl Hardware {
         let txq = TxQueue::new(dev, index16).ok_or(EINVAL)?;
         let napi = Napi::new(dev, PollState(None))?;
 
-        let shared = Arc::new(
-            Shared {
-                index: index16,
-                stats: QueueStats::default(),
-                ring: Ring::new(params.send_ring, STOP_BELOW),
-                health: Flags::new(),
-            },
-            GFP_KERNEL,
-        )?;
+        let shared = Arc::new(Shared::new(index16, params.send_ring), GFP_KERNEL)?;
 
         // Vectors go round: the send and the receive CQ of a queue share one, since one NAPI polls
         // both, and interfaces start at different ones (B30).
@@ -317,7 +249,7 @@ impl Hardware {
             txq,
             (send_poller, recv_poller),
             completions,
-            recvs,
+            (recvs, Pages::new(KEPT_PAGES)?),
         ));
         Ok(Queue {
             shared,

@@ -32,12 +32,12 @@ use crate::{
             Context,
             Poll, //
         },
+        pages::Pages,
         rxbuf::{
             Cast,
             FrameInfo,
             Layout,
-            RxBuf,
-            RxPage, //
+            RxBuf, //
         },
         skb::SkBuff,
         txq::TxQueue, //
@@ -80,8 +80,8 @@ pub(crate) struct Rings {
     recvs: RecvQueue<RxBuf>,
     /// What receive buffers look like now.
     layout: Layout,
-    /// A page that the last frame did not need.
-    spare: Option<RxPage>,
+    /// What receive buffers are made of.
+    pages: Pages,
     wcs: [Wc; BATCH],
 }
 
@@ -91,6 +91,7 @@ impl Poll for PollState {
             return 0;
         };
         rings.shared.stats.polls.add(1);
+        rings.shared.set_waking(false);
         rings.poll_sends(|skb| cx.consume(skb));
         if budget == 0 {
             return 0;
@@ -98,12 +99,12 @@ impl Poll for PollState {
         rings.poll_receives(cx, budget)
     }
 
-    fn arm(&mut self) -> bool {
+    fn arm(&mut self, soon: bool) -> bool {
         let Some(rings) = &mut self.0 else {
             return false;
         };
         // Both, whatever the first says.
-        let sends = rings.send_cq.arm();
+        let sends = rings.arm_sends(soon);
         let receives = rings.recv_cq.arm();
         sends || receives
     }
@@ -118,11 +119,11 @@ impl Rings {
         txq: TxQueue,
         (send_cq, recv_cq): (CqPoller, CqPoller),
         sends: SendCompletions<SkBuff>,
-        recvs: RecvQueue<RxBuf>,
+        (recvs, pages): (RecvQueue<RxBuf>, Pages),
     ) -> Self {
         Self {
             layout: Layout::new(iface.rx_area()),
-            spare: None,
+            pages,
             iface,
             dev: dev.into(),
             shared,
@@ -133,6 +134,17 @@ impl Rings {
             recvs,
             wcs: Wc::blanks(),
         }
+    }
+
+    /// Asks for an event at the next completion of a send, if somebody waits for it. Nobody does while there is room,
+    /// and a poll comes soon anyway: then many sends are worked off with one poll.
+    fn arm_sends(&mut self, soon: bool) -> bool {
+        let used = self.sends.used();
+        if used == 0 || soon && used < Shared::LAZY && !self.txq.held() {
+            return false;
+        }
+        self.shared.set_waking(true);
+        self.send_cq.arm()
     }
 
     /// Takes the completions of sends and gives the packets to `free`. By the poll, or with NAPI disabled.
@@ -199,7 +211,10 @@ impl Rings {
             }
         }
         drop(guard);
-        self.refill();
+        // A few buffers may wait for the next poll, so that one call posts many.
+        if self.recvs.missing() > 0 || self.recvs.is_due() {
+            self.refill();
+        }
         done
     }
 
@@ -255,14 +270,13 @@ impl Rings {
         };
         // The replacement comes first: without one the frame is dropped and its buffer stays in
         // the ring, which so never shrinks (RX-4).
-        let Some(fresh) = RxBuf::new(self.layout, self.spare.take()) else {
+        let Some(fresh) = RxBuf::in_poll(cx, self.layout, &mut self.pages) else {
             self.shared.stats.rx_drop(RxDrop::NoMemory);
             self.recycle(buf);
             return;
         };
-        match buf.into_skb(&self.dev, &info) {
-            Ok((skb, spare)) => {
-                self.spare = spare;
+        match buf.into_skb(&self.dev, &info, &mut self.pages) {
+            Ok(skb) => {
                 self.recycle(fresh);
                 let stats = &self.shared.stats;
                 stats.rx_packets.add(1);
@@ -335,13 +349,21 @@ impl Rings {
             return;
         }
         while self.recvs.missing() > 0 {
-            let Some(buf) = RxBuf::new(self.layout, self.spare.take()) else {
+            let Some(buf) = RxBuf::new(self.layout, &mut self.pages) else {
                 break;
             };
             if self.recvs.push(buf).is_err() {
                 break;
             }
         }
+        if self.recvs.missing() > 0 {
+            self.shared.note(&self.iface, Concern::Starving);
+        }
+        self.flush();
+    }
+
+    /// Posts what is in the chain.
+    fn flush(&mut self) {
         if self.recvs.flush().is_err() {
             let unsure = self.recvs.is_unsure();
             let what = if unsure {
@@ -350,9 +372,6 @@ impl Rings {
                 Concern::Trouble
             };
             self.shared.note(&self.iface, what);
-        }
-        if self.recvs.missing() > 0 {
-            self.shared.note(&self.iface, Concern::Starving);
         }
     }
 
@@ -402,6 +421,7 @@ impl Rings {
             stats.tx_lost.add(1);
             drop(skb);
         })?;
+        self.pages.clear();
         self.recvs.reset(proof, drop)
     }
 

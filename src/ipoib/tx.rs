@@ -77,8 +77,9 @@ pub(super) fn transmit(
         queue.shared.stats.tx_drop(reason);
     }
     // Also when this packet went elsewhere: those before it in the train wait for the doorbell.
-    if !more || ops.xmit_stopped() {
-        ring(iface, queue, side);
+    let stopped = ops.xmit_stopped();
+    if !more || stopped {
+        ring(iface, queue, side, stopped);
     }
 }
 
@@ -197,8 +198,12 @@ fn connected(
             Ok(None)
         }
         Queued::Ready(mut skb) => {
-            let conn = neigh.and_then(|neigh| neigh.conn(guard));
-            let conn = conn.ok_or(TxDrop::Flushed)?;
+            // The entry may be another than that of the first look-up, which may have found none.
+            let neigh = iface.neighbours().lookup(guard, &gid);
+            let conn = neigh
+                .and_then(|neigh| neigh.conn(guard))
+                .filter(|conn| conn.qpn == qpn)
+                .ok_or(TxDrop::Flushed)?;
             if !skb.pull(PSEUDO_LEN) {
                 return Err(TxDrop::Short);
             }
@@ -350,14 +355,19 @@ fn send(
 }
 
 /// Posts the packets that have gathered.
-fn ring(iface: ArcBorrow<'_, Interface>, queue: &Queue, side: &mut TxSide) {
+fn ring(iface: ArcBorrow<'_, Interface>, queue: &Queue, side: &mut TxSide, stopped: bool) {
     let Some(sends) = &mut side.sends else {
         return;
     };
-    if sends.pending() != 0 {
+    let pending = sends.pending() != 0;
+    if pending {
         queue.shared.stats.doorbells.add(1);
         // A failure breaks the ring, as that of a full chain's own doorbell does.
         let _ = sends.flush();
+    }
+    if pending || stopped {
+        let used = sends.capacity().saturating_sub(sends.free_slots());
+        queue.posted(used, stopped);
     }
     if sends.is_broken() {
         // What could not be posted stays in its slots until the queue has been recovered.

@@ -18,14 +18,12 @@ use super::{
         Interface,
         Running, //
     },
+    partition,
     port::Seen,
     queue::Hardware, //
 };
 use crate::{
-    base::{
-        log::warn_limited,
-        time, //
-    },
+    base::time,
     control::{
         self,
         ageing::Ageing,
@@ -76,7 +74,7 @@ pub(crate) const CONNECTION: u32 = 1 << 9;
 pub(crate) const TOO_LONG: u32 = 1 << 10;
 
 /// When what could not be done for want of memory is tried again.
-const RETRY: Millis = Millis(100);
+pub(super) const RETRY: Millis = Millis(100);
 /// The span over which groups and paths of one node spread their requests after a reregister.
 const SPREAD: Millis = Millis(100);
 
@@ -90,7 +88,26 @@ pub(crate) struct Cx<'a> {
     pub(crate) pace: &'a mut Pace,
 }
 
-impl Cx<'_> {
+impl<'a> Cx<'a> {
+    /// What there is to work with now. Control lock held, of whose state `hw`, `seq` and `pace` are parts.
+    pub(crate) fn new(
+        iface: &'a Arc<Interface>,
+        hw: &'a mut Hardware,
+        dev: &'a Device,
+        seq: &'a mut Seq,
+        pace: &'a mut Pace,
+    ) -> Self {
+        let now = Millis(time::now_ms());
+        Self {
+            iface,
+            hw,
+            dev,
+            now,
+            seq,
+            pace,
+        }
+    }
+
     /// Sends packets that have waited.
     pub(crate) fn send(&self, mut list: SkbList) {
         while let Some(skb) = list.pop() {
@@ -122,14 +139,7 @@ impl WorkItem for Interface {
         let (Some(hw), Some(dev)) = (hw.as_mut(), this.device()) else {
             return;
         };
-        let mut cx = Cx {
-            iface: &this,
-            hw,
-            dev: &dev,
-            now: Millis(time::now_ms()),
-            seq,
-            pace,
-        };
+        let mut cx = Cx::new(&this, hw, &dev, seq, pace);
 
         if events & TOO_LONG != 0 {
             this.answer_too_long(&dev);
@@ -242,10 +252,11 @@ fn port_changed(
             settle(cx, running, port, &now);
         }
     }
+    cx.iface.look_for_move(cx.dev);
     let Some(running) = running else {
         return;
     };
-    look_for_pkey(cx, running, port, seen);
+    partition::look_for_pkey(cx, running, port, seen);
     if port.may_join() {
         running.groups.up(cx);
     } else {
@@ -261,44 +272,6 @@ fn port_changed(
 fn flush_connections(cx: &mut Cx<'_>, running: &mut Running) {
     if let Some(conns) = running.conns.as_mut() {
         conns.flush(cx);
-    }
-}
-
-/// Follows the interface's P_Key: it may come, move to another place of the port's table, and go.
-fn look_for_pkey(
-    cx: &mut Cx<'_>,
-    running: &mut Running,
-    port: &mut control::port::Port,
-    seen: &Seen,
-) {
-    let present = match cx.iface.find_pkey() {
-        Ok(moved) => {
-            if !running.recovery.started() {
-                if running.recovery.start_all(cx).is_err() {
-                    cx.iface.retry(PORT);
-                    return;
-                }
-            } else if moved {
-                // A queue pair learns its place in the table on the way up.
-                running.recovery.restart_all(cx);
-            }
-            true
-        }
-        Err(e) if e == ENOENT => false,
-        Err(e) => {
-            // The device cannot say: it is where it was.
-            warn_limited!("{}: cannot look for the P_Key: {:?}\n", cx.dev.name(), e);
-            return;
-        }
-    };
-    let actions = port.step(control::port::Event::PKey(present));
-    cx.iface.port_actions(cx.dev, actions);
-    if !present && running.recovery.started() {
-        running.groups.down(cx);
-        running.paths.flush_all(cx);
-        flush_connections(cx, running);
-        settle(cx, running, port, seen);
-        running.recovery.stop_all(cx);
     }
 }
 
@@ -403,7 +376,12 @@ fn age(cx: &mut Cx<'_>, running: &mut Running) {
 }
 
 /// Carries the state of the broadcast group over to carrier, MTU and the data path.
-fn settle(cx: &mut Cx<'_>, running: &mut Running, port: &mut control::port::Port, seen: &Seen) {
+pub(super) fn settle(
+    cx: &mut Cx<'_>,
+    running: &mut Running,
+    port: &mut control::port::Port,
+    seen: &Seen,
+) {
     let params = running.groups.broadcast();
     if params == running.broadcast {
         running.groups.reopen(cx);

@@ -11,10 +11,8 @@ use core::ptr::NonNull;
 
 use super::{
     device::Device,
-    rxbuf::{
-        RxPage,
-        HARD_LEN, //
-    },
+    pages::RxPage,
+    rxbuf::HARD_LEN,
     skb::SkBuff, //
 };
 use crate::{
@@ -138,21 +136,26 @@ impl BigBuf {
         for page in fresh.iter_mut().take(used) {
             *page = Some(RxPage::new()?);
         }
-        // SAFETY: the fragment is ours, the size is its own, and it ends with room for the shared info.
-        let skb = unsafe { bindings::napi_build_skb(self.head.0.as_ptr().cast(), FRAGMENT as u32) };
+        let rx = bindings::ipoib_h_rx {
+            size: FRAGMENT as u32,
+            start: (HEADROOM - PSEUDO_LEN) as u32,
+            hard: HARD_LEN as u32,
+            linear: (linear - ENCAP_LEN) as u32,
+            protocol: protocol.to_be(),
+            queue,
+            pkt_type: bindings::PACKET_HOST as u8,
+            ip_summed: bindings::CHECKSUM_NONE as u8,
+        };
+        // SAFETY: the fragment is ours, the size is its own, and it ends with room for the shared info. The linear
+        // room is HEADROOM + HEAD, of which HEADROOM - 20 are reserved and 20 + linear used; the 20 octets before
+        // the message are in the headroom.
+        let skb =
+            unsafe { bindings::ipoib_h_rx_skb(self.head.0.as_ptr().cast(), dev.as_ptr(), &rx) };
         let ptr = NonNull::new(skb)?;
-        let message = self.message();
         // The packet owns the fragment now.
         core::mem::forget(core::mem::replace(&mut self.head, fresh_head));
         // SAFETY: a new buffer that nobody else knows.
         let skb = unsafe { SkBuff::from_raw(ptr) };
-        // SAFETY: the linear room is HEADROOM + HEAD, of which HEADROOM - 20 are reserved and 20 +
-        // linear used; the 20 octets before the message are in the headroom.
-        unsafe {
-            message.sub(PSEUDO_LEN).write_bytes(0, PSEUDO_LEN);
-            bindings::ipoib_h_skb_reserve(ptr.as_ptr(), (HEADROOM - PSEUDO_LEN) as i32);
-            bindings::ipoib_h_skb_put(ptr.as_ptr(), (PSEUDO_LEN + linear) as u32);
-        }
         let mut rest = len - linear;
         for (i, (page, fresh)) in self.pages.iter_mut().zip(fresh).take(used).enumerate() {
             if let Some(page) = core::mem::replace(page, fresh) {
@@ -169,18 +172,6 @@ impl BigBuf {
                 };
                 rest -= part;
             }
-        }
-        // SAFETY: a packet of ours, with all of the link-layer header in its linear part.
-        unsafe {
-            bindings::ipoib_h_skb_rx_frame(
-                ptr.as_ptr(),
-                dev.as_ptr(),
-                protocol.to_be(),
-                bindings::PACKET_HOST as u8,
-                false,
-                queue,
-            );
-            bindings::skb_pull(ptr.as_ptr(), HARD_LEN as u32);
         }
         Some(skb)
     }

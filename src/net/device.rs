@@ -34,7 +34,11 @@ pub(crate) enum Notify {
     /// The device address changed.
     ChangeAddr,
     /// Peers should be told of our address anew (gratuitous ARP, unsolicited NA).
-    NotifyPeers,
+    Peers,
+    /// The link-layer addresses of groups are about to change: forget them.
+    AddressesGo,
+    /// They have changed: make them anew.
+    AddressesCome,
 }
 
 /// A `struct net_device` that exists as long as the reference to this view.
@@ -159,6 +163,33 @@ impl Device {
         Ok(())
     }
 
+    /// The broadcast address. Its octets are single bytes that the administrator may change meanwhile.
+    pub(crate) fn broadcast(&self) -> [u8; ALEN] {
+        let mut addr = [0; ALEN];
+        // SAFETY: the array is part of a live device; no reference is made to it.
+        let octets = unsafe { &raw const (*self.as_ptr()).broadcast };
+        for (at, octet) in addr.iter_mut().enumerate() {
+            // SAFETY: `at` is below ALEN, and the array is not shorter (asserted below). Writers may tear the
+            // address, but no octet.
+            *octet = unsafe { octets.cast::<u8>().add(at).read_volatile() };
+        }
+        addr
+    }
+
+    /// Sets octets 8 and 9 of the broadcast address.
+    pub(crate) fn set_broadcast_pkey(&self, _rtnl: &Rtnl, pkey: [u8; 2]) {
+        // SAFETY: the array is part of a live device; no reference is made to it.
+        let octets = unsafe { &raw mut (*self.as_ptr()).broadcast }.cast::<[u8; 2]>();
+        // SAFETY: octets 8 and 9 of at least ALEN, and RTNL serialises writers.
+        unsafe { octets.add(4).write_volatile(pkey) };
+    }
+
+    /// Whether the administrator has set the interface up.
+    pub(crate) fn is_up(&self, _rtnl: &Rtnl) -> bool {
+        // SAFETY: a word of a live device, written under RTNL.
+        unsafe { (*self.as_ptr()).flags & bindings::net_device_flags_IFF_UP != 0 }
+    }
+
     /// Sets the MTU as `ip link set mtu` does, through `ndo_change_mtu`. May sleep.
     ///
     /// # Errors
@@ -226,7 +257,10 @@ impl Device {
     pub(crate) fn notify(&self, _rtnl: &Rtnl, what: Notify) {
         let event = match what {
             Notify::ChangeAddr => bindings::netdev_cmd::NETDEV_CHANGEADDR,
-            Notify::NotifyPeers => bindings::netdev_cmd::NETDEV_NOTIFY_PEERS,
+            Notify::Peers => bindings::netdev_cmd::NETDEV_NOTIFY_PEERS,
+            // To the stack any new way to make them is a new type of device.
+            Notify::AddressesGo => bindings::netdev_cmd::NETDEV_PRE_TYPE_CHANGE,
+            Notify::AddressesCome => bindings::netdev_cmd::NETDEV_POST_TYPE_CHANGE,
         };
         // SAFETY: RTNL is held and the device is live.
         unsafe { bindings::call_netdevice_notifiers(event.0 as usize, self.as_ptr()) };
@@ -268,3 +302,5 @@ impl kernel::fmt::Display for Name {
         kernel::fmt::Display::fmt(self.as_cstr(), f)
     }
 }
+
+const _: () = assert!(bindings::MAX_ADDR_LEN as usize >= ALEN);

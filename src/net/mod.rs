@@ -13,6 +13,7 @@ pub(crate) mod link;
 pub(crate) mod napi;
 pub(crate) mod notifier;
 pub(crate) mod ops;
+pub(crate) mod pages;
 pub(crate) mod registration;
 pub(crate) mod rtnl;
 pub(crate) mod rxbuf;

@@ -46,8 +46,9 @@ pub(crate) trait Poll: Send {
     fn poll(&mut self, cx: &mut Context<'_>, budget: usize) -> usize;
 
     /// Asks the hardware for an event at the next completion. Returns whether completions may have
-    /// arrived in between, so that it must poll again.
-    fn arm(&mut self) -> bool;
+    /// arrived in between, so that it must poll again. `soon`: there is another poll within the time of
+    /// [`Napi::schedule_in`], whatever the hardware does.
+    fn arm(&mut self, soon: bool) -> bool;
 }
 
 /// What a poll function may do with its NAPI instance.
@@ -84,6 +85,8 @@ impl Context<'_> {
 pub(crate) struct Napi<P: Poll> {
     #[pin]
     napi: Opaque<bindings::napi_struct>,
+    #[pin]
+    timer: Opaque<bindings::timer_list>,
     state: UnsafeCell<P>,
     #[pin]
     control: Mutex<Control>,
@@ -116,6 +119,7 @@ impl<P: Poll> Napi<P> {
         let napi = Arc::pin_init(
             pin_init!(Self {
                 napi: Opaque::zeroed(),
+                timer: Opaque::zeroed(),
                 state: UnsafeCell::new(state),
                 control <- new_mutex!(Control { enabled: false, dev: None }, "napi"),
                 _pin: PhantomPinned,
@@ -134,6 +138,8 @@ impl<P: Poll> Napi<P> {
                 WEIGHT as c_int,
             )
         };
+        // SAFETY: zeroed and pinned memory, which stays until `Drop` has shut the timer down.
+        unsafe { bindings::ipoib_h_timer_setup(napi.timer.get(), Some(Self::expired)) };
         Ok(napi)
     }
 
@@ -147,6 +153,33 @@ impl<P: Poll> Napi<P> {
                 bindings::__napi_schedule(self.napi.get());
             }
         }
+    }
+
+    /// Whether a poll of [`Napi::schedule_in`] is still to come. Any context.
+    #[inline]
+    fn is_soon(&self) -> bool {
+        // SAFETY: an aligned word of an initialised timer, which others may write meanwhile.
+        let link = unsafe { (&raw const (*self.timer.get()).entry.pprev).read_volatile() };
+        !link.is_null()
+    }
+
+    /// Schedules a poll for `ticks` from now, if none is scheduled so yet. Any context.
+    #[inline]
+    pub(crate) fn schedule_in(&self, ticks: u64) {
+        if !self.is_soon() {
+            let at = crate::base::time::jiffies().wrapping_add(ticks);
+            // SAFETY: an initialised timer; once it is shut down nothing happens.
+            unsafe { bindings::mod_timer(self.timer.get(), at as usize) };
+        }
+    }
+
+    /// # Safety
+    ///
+    /// Called by the kernel for a timer that [`Self::new`] has set up.
+    unsafe extern "C" fn expired(timer: *mut bindings::timer_list) {
+        // SAFETY: `timer` is the field of a live `Napi<P>`: it is shut down before that goes.
+        let this = unsafe { &*container_of!(Opaque::cast_from(timer), Self, timer) };
+        this.schedule();
     }
 
     /// Schedules a poll, which begins at once. Process context.
@@ -232,7 +265,7 @@ impl<P: Poll> Napi<P> {
             }
             // Armed while the instance is still ours: an event from now on marks it "missed", and
             // `napi_complete_done` schedules it again.
-            if !state.arm() {
+            if !state.arm(this.is_soon()) {
                 // SAFETY: inside the poll function, with work left in the budget.
                 unsafe { bindings::napi_complete_done(napi, done as c_int) };
                 return done as c_int;
@@ -276,6 +309,8 @@ impl<P: Poll> Disabled<'_, P> {
 #[pinned_drop]
 impl<P: Poll> PinnedDrop for Napi<P> {
     fn drop(self: Pin<&mut Self>) {
+        // SAFETY: set up by `new`, or zeroed where that failed before; process context.
+        unsafe { bindings::timer_shutdown_sync(self.timer.get()) };
         self.disable().remove();
     }
 }

@@ -286,7 +286,7 @@ impl<T: Ops> Adapter<T> {
         unsafe {
             if let Some(ptr) = NonNull::new(skb) {
                 let skb = SkBuff::from_raw(ptr);
-                let txq = bindings::ipoib_h_get_tx_queue(dev, u32::from(skb.queue_mapping()));
+                let txq = (*dev)._tx.add(skb.queue_mapping().into());
                 if let Some(txq) = NonNull::new(txq) {
                     let mut lock = TxLocked::assume_held(txq);
                     T::transmit(Self::data(dev), Device::from_raw(dev), skb, &mut lock);

@@ -9,8 +9,15 @@
 
 use core::ptr::NonNull;
 
+use kernel::ffi::c_void;
+
 use super::{
     device::Device,
+    napi::Context,
+    pages::{
+        Pages,
+        RxPage, //
+    },
     skb::SkBuff, //
 };
 use crate::{
@@ -62,11 +69,11 @@ pub(crate) struct FrameInfo {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Layout {
     /// Octets for the hardware in the first part.
-    head: usize,
+    head: u32,
     /// Octets for the hardware in the page; 0 without one.
-    tail: usize,
+    tail: u32,
     /// Octets of the fragment that the first part lies in.
-    fragment: usize,
+    fragment: u32,
 }
 
 impl Layout {
@@ -75,15 +82,15 @@ impl Layout {
         let whole = Self::fragment(area);
         if whole <= kernel::page::PAGE_SIZE {
             return Self {
-                head: area,
+                head: area as u32,
                 tail: 0,
-                fragment: whole,
+                fragment: whole as u32,
             };
         }
         Self {
-            head: SPLIT_AT,
-            tail: area - SPLIT_AT,
-            fragment: Self::fragment(SPLIT_AT),
+            head: SPLIT_AT as u32,
+            tail: (area - SPLIT_AT) as u32,
+            fragment: Self::fragment(SPLIT_AT) as u32,
         }
     }
 
@@ -94,45 +101,7 @@ impl Layout {
 
     /// Octets that a buffer offers the hardware.
     pub(crate) const fn area(&self) -> usize {
-        self.head + self.tail
-    }
-}
-
-/// An owned page.
-///
-/// # Invariants
-///
-/// `page` is an order-0 page of which this value owns a reference, and nobody else writes to it.
-pub(crate) struct RxPage {
-    page: NonNull<bindings::page>,
-}
-
-// SAFETY: owned memory.
-unsafe impl Send for RxPage {}
-
-impl RxPage {
-    /// Any context; does not sleep.
-    pub(super) fn new() -> Option<Self> {
-        // SAFETY: no preconditions.
-        let page = NonNull::new(unsafe { bindings::ipoib_h_alloc_rx_page() })?;
-        // INVARIANT: a new page, ours alone.
-        Some(Self { page })
-    }
-
-    pub(super) fn address(&self) -> *mut u8 {
-        // SAFETY: a valid page without highmem.
-        unsafe { bindings::ipoib_h_page_address(self.page.as_ptr()) }.cast()
-    }
-
-    pub(super) fn into_raw(self) -> *mut bindings::page {
-        core::mem::ManuallyDrop::new(self).page.as_ptr()
-    }
-}
-
-impl Drop for RxPage {
-    fn drop(&mut self) {
-        // SAFETY: we own a reference.
-        unsafe { bindings::ipoib_h_put_page(self.page.as_ptr()) }
+        (self.head + self.tail) as usize
     }
 }
 
@@ -152,18 +121,38 @@ pub(crate) struct RxBuf {
 unsafe impl Send for RxBuf {}
 
 impl RxBuf {
-    /// Allocates a buffer, with `page` for its second part if that is there and wanted. Process or
-    /// softirq context; does not sleep.
-    pub(crate) fn new(layout: Layout, page: Option<RxPage>) -> Option<Self> {
+    /// Allocates a buffer, with one of `pages` for its second part if it has one. Process or softirq
+    /// context; does not sleep.
+    pub(crate) fn new(layout: Layout, pages: &mut Pages) -> Option<Self> {
+        Self::make(layout, pages, |octets| {
+            // SAFETY: no preconditions; picks the per-CPU cache that fits the context.
+            unsafe { bindings::__netdev_alloc_frag_align(octets, u32::MAX) }
+        })
+    }
+
+    /// The same for a poll, from the cache that polls have for themselves.
+    #[inline]
+    pub(crate) fn in_poll(_: &Context<'_>, layout: Layout, pages: &mut Pages) -> Option<Self> {
+        Self::make(layout, pages, |octets| {
+            // SAFETY: softirq context, as whoever has a poll's context is in.
+            unsafe { bindings::__napi_alloc_frag_align(octets, u32::MAX) }
+        })
+    }
+
+    #[inline]
+    fn make(
+        layout: Layout,
+        pages: &mut Pages,
+        alloc: impl FnOnce(u32) -> *mut c_void,
+    ) -> Option<Self> {
         let page = if layout.tail == 0 {
             None
-        } else if layout.tail <= kernel::page::PAGE_SIZE {
-            Some(page.or_else(RxPage::new)?)
+        } else if layout.tail as usize <= kernel::page::PAGE_SIZE {
+            Some(pages.take()?)
         } else {
             return None;
         };
-        // SAFETY: no preconditions; picks the per-CPU cache that fits the context.
-        let mem = unsafe { bindings::__netdev_alloc_frag_align(layout.fragment as u32, u32::MAX) };
+        let mem = alloc(layout.fragment);
         // INVARIANT: a non-null result is a fragment of that size, ours alone.
         Some(Self {
             mem: NonNull::new(mem.cast())?,
@@ -182,7 +171,7 @@ impl RxBuf {
     pub(crate) fn head(&self) -> &[u8] {
         // SAFETY: within the fragment by the type invariant. It may hold stale octets from the
         // fragment's former use, which are initialised memory all the same.
-        unsafe { core::slice::from_raw_parts(self.head_ptr(), self.layout.head) }
+        unsafe { core::slice::from_raw_parts(self.head_ptr(), self.layout.head as usize) }
     }
 
     fn head_ptr(&self) -> *mut u8 {
@@ -190,8 +179,8 @@ impl RxBuf {
         unsafe { self.mem.as_ptr().add(HEADROOM) }
     }
 
-    /// Turns a filled buffer into a packet for `dev`, positioned behind the link-layer header, and
-    /// gives back the page if the frame did not reach it. Softirq context.
+    /// Turns a filled buffer into a packet for `dev`, positioned behind the link-layer header. The page
+    /// goes back to `pages` if the frame did not reach it. Softirq context.
     ///
     /// The stack sees a 24-octet link-layer header of 20 zero octets and the encapsulation header,
     /// as with `ib_ipoib` (RX-10).
@@ -203,17 +192,39 @@ impl RxBuf {
         self,
         dev: &Device,
         info: &FrameInfo,
-    ) -> core::result::Result<(SkBuff, Option<RxPage>), Self> {
-        let linear = info.payload.min(self.layout.head - GRH_LEN - ENCAP_LEN);
+        pages: &mut Pages,
+    ) -> core::result::Result<SkBuff, Self> {
+        let room = self.layout.head as usize - GRH_LEN - ENCAP_LEN;
+        let linear = info.payload.min(room);
         let rest = info.payload - linear;
-        if rest > self.layout.tail {
+        if rest > self.layout.tail as usize {
             return Err(self);
         }
-        // SAFETY: the fragment is ours, the size is its own, and it ends with room for the shared
-        // info by the type invariant.
-        let skb = unsafe {
-            bindings::napi_build_skb(self.mem.as_ptr().cast(), self.layout.fragment as u32)
+        let pkt_type = match info.cast {
+            Cast::Host => bindings::PACKET_HOST,
+            Cast::Broadcast => bindings::PACKET_BROADCAST,
+            Cast::Multicast => bindings::PACKET_MULTICAST,
         };
+        let ip_summed = if info.checked {
+            bindings::CHECKSUM_UNNECESSARY
+        } else {
+            bindings::CHECKSUM_NONE
+        };
+        let rx = bindings::ipoib_h_rx {
+            size: self.layout.fragment,
+            start: (HEADROOM + GRH_LEN - PSEUDO_LEN) as u32,
+            hard: HARD_LEN as u32,
+            linear: linear as u32,
+            protocol: info.protocol.to_be(),
+            queue: info.queue,
+            pkt_type: pkt_type as u8,
+            ip_summed: ip_summed as u8,
+        };
+        // SAFETY: the fragment is ours, the size is its own, and it ends with room for the shared
+        // info by the type invariant. The linear room is HEADROOM + head, of which we use
+        // HEADROOM + 20 + 24 + linear, within it as computed above; the 20 octets before the
+        // encapsulation header belong to the GRH, which has been read.
+        let skb = unsafe { bindings::ipoib_h_rx_skb(self.mem.as_ptr().cast(), dev.as_ptr(), &rx) };
         let Some(ptr) = NonNull::new(skb) else {
             return Err(self);
         };
@@ -222,39 +233,19 @@ impl RxBuf {
         let page = this.page.take();
         // SAFETY: a new buffer that nobody else knows.
         let skb = unsafe { SkBuff::from_raw(ptr) };
-        let pkt_type = match info.cast {
-            Cast::Host => bindings::PACKET_HOST,
-            Cast::Broadcast => bindings::PACKET_BROADCAST,
-            Cast::Multicast => bindings::PACKET_MULTICAST,
-        };
-        // SAFETY: the linear room is HEADROOM + head, of which we use HEADROOM + 20 + 24 + linear,
-        // within it as computed above; the 20 octets before the encapsulation header belong to the
-        // GRH, which has been read.
-        unsafe {
-            bindings::ipoib_h_skb_reserve(ptr.as_ptr(), (HEADROOM + GRH_LEN - PSEUDO_LEN) as i32);
-            let head = bindings::ipoib_h_skb_put(ptr.as_ptr(), (HARD_LEN + linear) as u32);
-            head.cast::<u8>().write_bytes(0, PSEUDO_LEN);
-            bindings::ipoib_h_skb_rx_frame(
-                ptr.as_ptr(),
-                dev.as_ptr(),
-                info.protocol.to_be(),
-                pkt_type as u8,
-                info.checked,
-                info.queue,
-            );
-            bindings::skb_pull(ptr.as_ptr(), HARD_LEN as u32);
-        }
-        match page {
-            Some(page) if rest > 0 => {
+        if let Some(page) = page {
+            if rest == 0 {
+                pages.put(page);
+            } else {
+                pages.keep(&page);
                 // SAFETY: the packet has no fragments yet, and takes over the page's reference;
                 // `rest` octets of it have been filled.
                 unsafe {
                     bindings::ipoib_h_skb_add_rx_page(ptr.as_ptr(), 0, page.into_raw(), rest as u32)
                 };
-                Ok((skb, None))
             }
-            unused => Ok((skb, unused)),
         }
+        Ok(skb)
     }
 }
 
@@ -269,13 +260,13 @@ impl Drop for RxBuf {
 unsafe impl DmaBuffer for RxBuf {
     #[inline]
     fn head(&self) -> (*mut u8, usize) {
-        (self.head_ptr(), self.layout.head)
+        (self.head_ptr(), self.layout.head as usize)
     }
 
     #[inline]
     fn tail(&self) -> Option<(*mut u8, usize)> {
         self.page
             .as_ref()
-            .map(|page| (page.address(), self.layout.tail))
+            .map(|page| (page.address(), self.layout.tail as usize))
     }
 }

@@ -75,6 +75,16 @@ impl SkBuff {
         self.ptr.as_ptr()
     }
 
+    /// The part that clones share, behind the memory of the linear part.
+    #[inline]
+    fn shared(&self) -> *const bindings::skb_shared_info {
+        // SAFETY: fields of a valid buffer; the shared part lies at the end of its memory.
+        unsafe {
+            let skb = self.as_ptr();
+            (*skb).head.add((*skb).end as usize).cast()
+        }
+    }
+
     /// Octets in the packet, linear part and fragments, from the present start.
     #[inline]
     pub(crate) fn len(&self) -> u32 {
@@ -101,7 +111,11 @@ impl SkBuff {
             return false;
         }
         // SAFETY: `n` linear octets are there.
-        unsafe { bindings::skb_pull(self.as_ptr(), n as u32) };
+        unsafe {
+            let skb = self.as_ptr();
+            (*skb).len = (*skb).len.wrapping_sub(n as u32);
+            (*skb).data = (*skb).data.add(n);
+        }
         true
     }
 
@@ -125,8 +139,8 @@ impl SkBuff {
     /// The transmit queue that the stack has chosen.
     #[inline]
     pub(crate) fn queue_mapping(&self) -> u16 {
-        // SAFETY: valid buffer.
-        unsafe { bindings::ipoib_h_skb_queue_mapping(self.as_ptr()) }
+        // SAFETY: a field of a valid buffer.
+        unsafe { (*self.as_ptr()).queue_mapping }
     }
 
     /// How many pieces of memory the packet lies in.
@@ -148,23 +162,29 @@ impl SkBuff {
     /// Whether the packet carries a list of further buffers, which hardware cannot gather.
     #[inline]
     pub(crate) fn has_frag_list(&self) -> bool {
-        // SAFETY: valid buffer.
-        unsafe { bindings::ipoib_h_skb_has_frag_list(self.as_ptr()) }
+        // SAFETY: a field of the shared part of a valid buffer.
+        unsafe { !(*self.shared()).frag_list.is_null() }
     }
 
     /// Whether the stack has left the checksum behind IP to the hardware.
     #[inline]
     pub(crate) fn wants_checksum(&self) -> bool {
         // SAFETY: valid buffer.
-        u32::from(unsafe { bindings::ipoib_h_skb_ip_summed(self.as_ptr()) })
-            == bindings::CHECKSUM_PARTIAL
+        let summed = unsafe {
+            (*self.as_ptr())
+                .__bindgen_anon_4
+                .__bindgen_anon_1
+                .as_ref()
+                .ip_summed()
+        };
+        u32::from(summed) == bindings::CHECKSUM_PARTIAL
     }
 
     /// Whether the packet is to be cut.
     #[inline]
     pub(crate) fn is_gso(&self) -> bool {
-        // SAFETY: valid buffer.
-        unsafe { bindings::ipoib_h_skb_is_gso(self.as_ptr()) }
+        // SAFETY: a field of the shared part of a valid buffer.
+        unsafe { (*self.shared()).gso_size != 0 }
     }
 
     /// How the packet is to be cut, if it is to be: TCP, from the present start. A packet whose headers do not lie
@@ -187,10 +207,8 @@ impl SkBuff {
         };
         // SAFETY: as above.
         let (mss, segments) = unsafe {
-            (
-                bindings::ipoib_h_skb_gso_size(self.as_ptr()),
-                bindings::ipoib_h_skb_gso_segs(self.as_ptr()),
-            )
+            let shared = self.shared();
+            ((*shared).gso_size, (*shared).gso_segs)
         };
         Some(Gso {
             headers: if headers <= linear { headers } else { 0 },
@@ -217,9 +235,7 @@ impl SkBuff {
     pub(crate) fn detach(&mut self) {
         // SAFETY: valid buffer that we own; its dst is not used after this.
         unsafe {
-            bindings::ipoib_h_skb_tx_timestamp(self.as_ptr());
-            bindings::ipoib_h_skb_orphan(self.as_ptr());
-            bindings::ipoib_h_skb_dst_drop(self.as_ptr());
+            bindings::ipoib_h_skb_detach(self.as_ptr());
         }
     }
 
@@ -279,8 +295,8 @@ unsafe impl Segments for SkBuff {
 
     #[inline]
     fn nr_frags(&self) -> usize {
-        // SAFETY: valid buffer.
-        unsafe { bindings::ipoib_h_skb_nr_frags(self.as_ptr()) as usize }
+        // SAFETY: a field of the shared part of a valid buffer.
+        unsafe { (*self.shared()).nr_frags.into() }
     }
 
     #[inline]
@@ -288,13 +304,15 @@ unsafe impl Segments for SkBuff {
         if i >= self.nr_frags() {
             return None;
         }
+        // SAFETY: the shared part of a valid buffer, which nobody writes to while we have it.
+        let frag = unsafe { (*self.shared()).frags.get(i) }?;
         let i = i as u32;
         // SAFETY: valid buffer, and the index is below its number of fragments.
         unsafe {
             Some((
                 bindings::ipoib_h_skb_frag_page(self.as_ptr(), i),
-                bindings::ipoib_h_skb_frag_off(self.as_ptr(), i) as usize,
-                bindings::ipoib_h_skb_frag_size(self.as_ptr(), i) as usize,
+                frag.offset as usize,
+                frag.len as usize,
             ))
         }
     }

@@ -81,6 +81,13 @@ impl TxQueue {
         unsafe { bindings::ipoib_h_tx_queue_stopped(self.ptr.as_ptr()) }
     }
 
+    /// Whether the driver or the byte queue limits have stopped the queue.
+    #[inline]
+    pub(crate) fn held(&self) -> bool {
+        // SAFETY: reads the state word of a live queue.
+        unsafe { bindings::ipoib_h_xmit_stopped(self.ptr.as_ptr()) }
+    }
+
     /// Lets the stack transmit on the queue again.
     pub(crate) fn wake(&self) {
         // SAFETY: live queue; may be called from any context.

@@ -145,40 +145,60 @@ pub(super) enum MapError {
     Failed,
 }
 
-/// The mapping of a payload, as the gather list of a send request.
-///
-/// # Invariants
-///
-/// The first `used` entries of `sges` are mapped for the hardware to read; the first of them as
-/// linear memory if `linear`, the others as pages. If `used` is not 0, `device` is the device they
-/// are mapped for.
-pub(super) struct Mapping {
-    device: Option<DmaDevice>,
-    used: usize,
-    linear: bool,
-    sges: [sys::ib_sge; MAX_SEGMENTS],
+/// A mapped segment, in as little room as it can be told in: rings have as many as a payload may have
+/// in each slot.
+#[derive(Clone, Copy, Default)]
+struct Part {
+    low: u32,
+    high: u32,
+    len: u32,
 }
 
-impl Default for Mapping {
-    fn default() -> Self {
-        // INVARIANT: Nothing is mapped.
+impl Part {
+    #[inline]
+    fn new(addr: u64, len: u32) -> Self {
         Self {
-            device: None,
-            used: 0,
-            linear: false,
-            sges: core::array::from_fn(|_| sys::ib_sge::default()),
+            low: addr as u32,
+            high: (addr >> 32) as u32,
+            len,
         }
+    }
+
+    fn addr(self) -> u64 {
+        u64::from(self.high) << 32 | u64::from(self.low)
     }
 }
 
+/// The gather list of a send request.
+pub(super) type GatherList = [sys::ib_sge; MAX_SEGMENTS];
+
+/// What must be undone of the mapping of a payload.
+///
+/// # Invariants
+///
+/// The first `used` of `parts` are mapped for the hardware to read; the first of them as linear
+/// memory if `linear`, the others as pages. If `used` is not 0, `device` is the device they are mapped
+/// for, and one that really maps.
+#[derive(Default)]
+pub(super) struct Mapping {
+    device: Option<NonNull<sys::ib_device>>,
+    used: u8,
+    linear: bool,
+    parts: [Part; MAX_SEGMENTS],
+}
+
+// SAFETY: Mapping and unmapping work in any context on any CPU.
+unsafe impl Send for Mapping {}
+
 impl Mapping {
-    /// Maps `payload` but for the first `skip` octets of its linear part; on failure nothing stays
-    /// mapped. Any context.
+    /// Maps `payload` but for the first `skip` octets of its linear part, and writes the gather list;
+    /// returns its entries. On failure nothing stays mapped. Any context.
     ///
     /// # Safety
     ///
     /// The mapping must be empty. `device` must stay valid until it is emptied, and `payload` must
     /// live as long.
+    #[inline]
     pub(super) unsafe fn map(
         &mut self,
         device: DmaDevice,
@@ -186,7 +206,8 @@ impl Mapping {
         max_sges: usize,
         payload: &impl Segments,
         skip: usize,
-    ) -> Result<(), MapError> {
+        list: &mut GatherList,
+    ) -> Result<usize, MapError> {
         let mut linear = payload.linear();
         if skip != 0 {
             linear = match linear {
@@ -209,13 +230,13 @@ impl Mapping {
             return Err(MapError::TooManySegments);
         }
         // SAFETY: As the safety requirements say.
-        let mapped = unsafe { self.map_parts(device, lkey, payload, linear, frags) };
+        let mapped = unsafe { self.map_parts(device, lkey, payload, linear, frags, list) };
         if mapped.is_none() {
             // SAFETY: The hardware has not been told of any of it.
             unsafe { self.unmap() };
             return Err(MapError::Failed);
         }
-        Ok(())
+        Ok(needed)
     }
 
     /// Maps part by part, and leaves what is mapped if a part cannot be.
@@ -223,6 +244,7 @@ impl Mapping {
     /// # Safety
     ///
     /// As for [`Mapping::map`].
+    #[inline]
     unsafe fn map_parts(
         &mut self,
         device: DmaDevice,
@@ -230,41 +252,42 @@ impl Mapping {
         payload: &impl Segments,
         linear: Option<(*const u8, usize)>,
         frags: usize,
+        list: &mut GatherList,
     ) -> Option<()> {
-        self.device = Some(device);
+        let mut list = list.iter_mut();
         if let Some((ptr, len)) = linear {
             let length = u32::try_from(len).ok()?;
             // SAFETY: By the contract of `Segments` the memory is valid as long as the payload, and
             // nobody writes to it.
             let addr = unsafe { device.map(ptr.cast_mut(), len, Direction::ToDevice) }.ok()?;
-            self.linear = true;
-            self.push(addr, length, lkey);
+            self.note(device, addr, length, true);
+            *list.next()? = sys::ib_sge { addr, length, lkey };
         }
         for i in 0..frags {
             let (page, offset, len) = payload.frag(i)?;
             let length = u32::try_from(len).ok()?;
             // SAFETY: As above.
             let addr = unsafe { device.map_page(page, offset, len) }.ok()?;
-            self.push(addr, length, lkey);
+            self.note(device, addr, length, false);
+            *list.next()? = sys::ib_sge { addr, length, lkey };
         }
         Some(())
     }
 
     /// Notes one more mapped segment. The caller has checked that there is room.
     #[inline]
-    fn push(&mut self, addr: u64, length: u32, lkey: u32) {
-        if let Some(sge) = self.sges.get_mut(self.used) {
-            *sge = sys::ib_sge { addr, length, lkey };
-            // INVARIANT: The entry is the one just mapped.
+    fn note(&mut self, device: DmaDevice, addr: u64, length: u32, linear: bool) {
+        if device.virt {
+            return;
+        }
+        if let Some(part) = self.parts.get_mut(usize::from(self.used)) {
+            *part = Part::new(addr, length);
+            // INVARIANT: The part is the one just mapped, for this device. Only the first can be
+            // linear memory.
+            self.device = Some(device.raw);
+            self.linear |= linear;
             self.used = self.used.wrapping_add(1);
         }
-    }
-
-    /// The gather list, for a work request: start and number of entries.
-    #[inline]
-    pub(super) fn list(&mut self) -> (*mut sys::ib_sge, i32) {
-        // The number is at most `MAX_SEGMENTS`.
-        (self.sges.as_mut_ptr(), self.used as i32)
     }
 
     /// Undoes whatever is mapped. Any context.
@@ -274,19 +297,17 @@ impl Mapping {
     /// The device must be valid and the hardware must be done with the payload.
     #[inline]
     pub(super) unsafe fn unmap(&mut self) {
-        let Some(device) = self.device.take() else {
+        let Some(raw) = self.device.take() else {
             return;
         };
-        if !device.virt {
-            let mapped = self.sges.iter().take(self.used);
-            for (i, sge) in mapped.enumerate() {
-                // SAFETY: By the type invariants these are the mapped segments.
-                unsafe {
-                    if i == 0 && self.linear {
-                        device.unmap(sge.addr, sge.length as usize, Direction::ToDevice);
-                    } else {
-                        device.unmap_page(sge.addr, sge.length as usize);
-                    }
+        let device = DmaDevice { raw, virt: false };
+        for (i, part) in self.parts.iter().take(self.used.into()).enumerate() {
+            // SAFETY: By the type invariants these are the mapped segments.
+            unsafe {
+                if i == 0 && self.linear {
+                    device.unmap(part.addr(), part.len as usize, Direction::ToDevice);
+                } else {
+                    device.unmap_page(part.addr(), part.len as usize);
                 }
             }
         }

@@ -25,6 +25,7 @@ use kernel::{
 pub(crate) use self::kinds::{QpFlags, QpSizes, QpState, Transport};
 use super::{cq::Cq, device::DeviceHandle, pd::Pd, srq::Srq};
 use crate::{
+    base::atomic::Word,
     sys::{
         bindings as sys,
         compat::{smp_mb, unsupported},
@@ -246,7 +247,7 @@ impl Qp {
     fn resets_after_post(&self) -> u64 {
         // Pairs with the barrier in `QpControl::to_reset`.
         smp_mb();
-        self.0.resets.load(Relaxed)
+        self.0.resets.get()
     }
 }
 
@@ -549,15 +550,16 @@ pub(super) fn first_unposted<W, R>(first: *const R, bad: *const R, filled: usize
 unsafe extern "C" fn event<H: QpHandler>(event: *mut sys::ib_event, context: *mut c_void) {
     // SAFETY: By the safety requirements.
     let kind = unsafe { (*event).event };
-    // What else there is concerns connections, path migration and shared receive queues.
-    if matches!(
-        kind,
+    // SAFETY: By the safety requirements; the handler lives until the queue pair is destroyed.
+    let handler = unsafe { &*context.cast::<H>() };
+    match kind {
         sys::ib_event_type::IB_EVENT_QP_FATAL
-            | sys::ib_event_type::IB_EVENT_QP_REQ_ERR
-            | sys::ib_event_type::IB_EVENT_QP_ACCESS_ERR
-    ) {
-        // SAFETY: By the safety requirements; the handler lives until the queue pair is destroyed.
-        unsafe { &*context.cast::<H>() }.failed();
+        | sys::ib_event_type::IB_EVENT_QP_REQ_ERR
+        | sys::ib_event_type::IB_EVENT_QP_ACCESS_ERR => handler.failed(),
+        sys::ib_event_type::IB_EVENT_QP_LAST_WQE_REACHED => handler.last_wqe(),
+        // What else there is concerns the making of connections, path migration and shared receive
+        // queues.
+        _ => {}
     }
 }
 

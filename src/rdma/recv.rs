@@ -94,14 +94,6 @@ unsafe fn unmap<B: DmaBuffer>(dma: DmaDevice, buffer: &B, head: u64, tail: Optio
     }
 }
 
-/// The length of a region as a request says it.
-fn length(len: usize) -> Result<u32> {
-    match u32::try_from(len) {
-        Ok(length) if length != 0 => Ok(length),
-        _ => Err(EINVAL),
-    }
-}
-
 /// The slots of a queue, kept by the queue pair until it is destroyed.
 ///
 /// # Invariants
@@ -244,20 +236,23 @@ impl<B: DmaBuffer> RecvQueue<B> {
     /// On failure the buffer comes back: `ENOSPC` if there is no slot for it, `EINVAL` if the length
     /// of a region is 0 or above `u32::MAX`, `ENOMEM` if it cannot be mapped. A failure of the
     /// automatic post is reported by the next `flush`.
+    #[inline]
     pub(crate) fn push(&mut self, buffer: B) -> Result<(), (Error, B)> {
         if self.tail.wrapping_sub(self.head) > self.mask {
             return Err((ENOSPC, buffer));
         }
-        let regions = buffer.tail().map_or(1, |_| REGIONS);
-        let lengths = length(buffer.head().1)
-            .and_then(|head| Ok([head, buffer.tail().map_or(Ok(0), |(_, len)| length(len))?]));
+        let (head, tail) = (buffer.head().1, buffer.tail().map(|(_, len)| len));
+        let most = u32::MAX as usize;
+        if head == 0 || head > most || tail.is_some_and(|tail| tail == 0 || tail > most) {
+            return Err((EINVAL, buffer));
+        }
         // SAFETY: By the contract of `DmaBuffer` the memory is valid and exclusive as long as the
         // buffer, which stays in its slot until it is unmapped.
-        let mapped = lengths.and_then(|l| Ok((l, unsafe { map(self.dma, &buffer) }?)));
-        let (lengths, addrs) = match mapped {
-            Ok(mapped) => mapped,
+        let addrs = match unsafe { map(self.dma, &buffer) } {
+            Ok(addrs) => addrs,
             Err(e) => return Err((e, buffer)),
         };
+        let [head_addr, tail_addr] = addrs;
         let seq = self.tail;
         let slot = self.slot(seq);
         slot.seq = seq;
@@ -273,17 +268,20 @@ impl<B: DmaBuffer> RecvQueue<B> {
             let sges = (&raw mut (*chain).sges).cast::<[sys::ib_sge; REGIONS]>();
             let sge = sges.add(filled);
             let wr = wrs.add(filled);
-            for ((sge, addr), length) in (*sge).iter_mut().zip(addrs).zip(lengths) {
-                *sge = sys::ib_sge {
-                    addr,
-                    length,
-                    lkey: self.lkey,
-                };
+            let entry = |addr, len| sys::ib_sge {
+                addr,
+                length: len as u32,
+                lkey: self.lkey,
+            };
+            let entries = sge.cast::<sys::ib_sge>();
+            entries.write(entry(head_addr, head));
+            if let Some(tail) = tail {
+                entries.add(1).write(entry(tail_addr, tail));
             }
             (*wr).next = null_mut();
             (*wr).__bindgen_anon_1.wr_id = self.tag.wr_id(seq);
             (*wr).sg_list = sge.cast();
-            (*wr).num_sge = regions as i32;
+            (*wr).num_sge = 1 + i32::from(tail.is_some());
             if let Some(before) = filled.checked_sub(1) {
                 (*wrs.add(before)).next = wr;
             }
@@ -308,6 +306,13 @@ impl<B: DmaBuffer> RecvQueue<B> {
             Some(e) => Err(e),
             None => result,
         }
+    }
+
+    /// Whether so many buffers wait on the chain that posting them is worth a call, or so few are posted that it must
+    /// not wait.
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        self.filled >= CHAIN / 2 || self.filled > self.capacity() / 8
     }
 
     fn post(&mut self) -> Result {

@@ -18,7 +18,7 @@ use kernel::{
 
 use super::{
     ah::Ah,
-    dma::{DmaDevice, MapError, Mapping},
+    dma::{DmaDevice, GatherList, MapError, Mapping},
     qp::{first_unposted, Kept, Qp, QpReset},
     wc::{Wc, WrTag},
 };
@@ -36,6 +36,8 @@ pub(crate) use super::dma::MAX_SEGMENTS;
 
 /// Requests that are posted with one call at most.
 const CHAIN: usize = 16;
+/// The same for the end of a connection, where packets seldom come several at a time for one peer.
+const CHAIN_CONNECTED: usize = 1;
 
 /// Why a payload was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +93,22 @@ pub(crate) struct Lso {
 /// of its own. It is also what an encapsulation header, IPv4 and TCP come to with all their options.
 pub(crate) const LSO_HEADERS: usize = 124;
 
+/// A request that is about to be posted. Drivers copy all of it when it is.
+#[repr(C)]
+struct Request {
+    wr: sys::ib_ud_wr,
+    list: GatherList,
+}
+
+impl Default for Request {
+    fn default() -> Self {
+        Self {
+            wr: sys::ib_ud_wr::default(),
+            list: core::array::from_fn(|_| sys::ib_sge::default()),
+        }
+    }
+}
+
 /// What one send needs until it completes.
 ///
 /// # Invariants
@@ -138,6 +156,54 @@ impl<P: Segments> Drop for Slot<P> {
 
 impl<P: Segments + 'static> Kept for Ring<Slot<P>> {}
 
+/// Room for requests that are posted together. They point to each other, so that there is no reference
+/// to the whole.
+///
+/// # Invariants
+///
+/// `first` is the start of a `KVec` of `room` requests, with that capacity, that this value owns.
+struct Chain {
+    first: NonNull<Request>,
+    room: usize,
+    capacity: usize,
+}
+
+// SAFETY: The requests belong to this value alone.
+unsafe impl Send for Chain {}
+
+impl Chain {
+    /// Room for `room` requests, which is not 0. Sleeps.
+    fn new(room: usize) -> Result<Self> {
+        let mut requests = KVec::with_capacity(room, GFP_KERNEL)?;
+        for _ in 0..room {
+            requests
+                .push_within_capacity(Request::default())
+                .map_err(|_| ENOMEM)?;
+        }
+        let (first, room, capacity) = requests.into_raw_parts();
+        // INVARIANT: The vector has been taken apart into these.
+        Ok(Self {
+            first: NonNull::new(first).ok_or(EINVAL)?,
+            room,
+            capacity,
+        })
+    }
+
+    /// Address of request `i`, which must be below `room` to be used.
+    #[inline]
+    fn at(&self, i: usize) -> *mut Request {
+        self.first.as_ptr().wrapping_add(i)
+    }
+}
+
+impl Drop for Chain {
+    fn drop(&mut self) {
+        // SAFETY: By the type invariants these are the parts of a vector of ours; drivers do not refer
+        // to requests after a post.
+        drop(unsafe { KVec::from_raw_parts(self.first.as_ptr(), self.room, self.capacity) });
+    }
+}
+
 /// Makes the two ends of a send queue of `slots` slots on `qp`; `slots` is a power of two and not
 /// more than the send requests the queue pair was created for. Sleeps.
 ///
@@ -152,9 +218,11 @@ pub(crate) fn send_queue<P: Segments + 'static>(
     qp.keep(producer.storage())?;
     let tag = WrTag::new();
     let unposted = Arc::new(Atomic::new(0), GFP_KERNEL)?;
-    let chain = KBox::new([sys::ib_ud_wr::default(); CHAIN], GFP_KERNEL)?;
-    // SAFETY: `KBox::into_raw` returns a valid, hence non-null pointer.
-    let chain = unsafe { NonNull::new_unchecked(KBox::into_raw(chain)) };
+    let chain = Chain::new(if qp.is_connected() {
+        CHAIN_CONNECTED
+    } else {
+        CHAIN
+    })?;
     Ok((
         // INVARIANT: The chain is empty and nothing was posted.
         SendQueue {
@@ -187,12 +255,12 @@ pub(crate) fn send_queue<P: Segments + 'static>(
 ///
 /// - The ring is kept by `qp`. Slots between its head and tail hold what a request refers to that
 ///   was posted, or is in the chain, or failed to be posted.
-/// - `chain` is a box of ours; its first `filled` requests are linked, refer to the newest slots of
-///   the ring, and are not posted.
+/// - The first `filled` requests of `chain` are linked, refer to the newest slots of the ring, and are
+///   not posted.
 /// - `posted` is what the last post returned.
 pub(crate) struct SendQueue<P: Segments + 'static> {
     ring: Producer<Slot<P>>,
-    chain: NonNull<[sys::ib_ud_wr; CHAIN]>,
+    chain: Chain,
     filled: usize,
     broken: bool,
     /// How many of the newest slots hold requests that a broken queue has not posted for certain.
@@ -205,9 +273,6 @@ pub(crate) struct SendQueue<P: Segments + 'static> {
     tag: WrTag,
     qp: Qp,
 }
-
-// SAFETY: The chain is a box that this value owns; everything else is `Send`.
-unsafe impl<P: Segments> Send for SendQueue<P> {}
 
 impl<P: Segments> SendQueue<P> {
     /// Takes a payload for the queue pair `dst` behind `ah`, which checks `qkey` (host order; the
@@ -251,7 +316,7 @@ impl<P: Segments> SendQueue<P> {
         payload: P,
         offload: Offload,
     ) -> Result<(), (SendError, P)> {
-        if self.filled == CHAIN {
+        if self.filled == self.chain.room {
             // A failure is remembered in `broken`.
             let _ = self.flush();
         }
@@ -268,35 +333,38 @@ impl<P: Segments> SendQueue<P> {
         let Some((seq, slot)) = self.ring.reserve() else {
             return Err((SendError::Full, payload));
         };
+        let request = self.chain.at(self.filled);
+        // SAFETY: `filled` is below the room here, since a flush empties a full chain or breaks the
+        // queue, so this is a request of the chain, which nobody else uses.
+        let list = unsafe { &mut (*request).list };
         // SAFETY: A free slot has an empty mapping. The payload moves into the slot and stays until
         // the mapping is undone; the queue pair keeps slot and device.
         let mapped = unsafe {
             slot.mapping
-                .map(self.dma, self.lkey, self.max_sges, &payload, headers)
+                .map(self.dma, self.lkey, self.max_sges, &payload, headers, list)
         };
-        if let Err(e) = mapped {
-            return Err((e.into(), payload));
-        }
+        let num_sge = match mapped {
+            // At most `MAX_SEGMENTS`.
+            Ok(entries) => entries as i32,
+            Err(e) => return Err((e.into(), payload)),
+        };
         let (opcode, header) = match payload.linear() {
             Some((start, _)) if headers != 0 => {
                 (sys::ib_wr_opcode::IB_WR_LSO, start.cast_mut().cast())
             }
             _ => (sys::ib_wr_opcode::IB_WR_SEND, null_mut()),
         };
-        let (sg_list, num_sge) = slot.mapping.list();
         let raw_ah = ah.as_ref().map_or(null_mut(), |ah| ah.as_ptr());
         slot.payload = Some(payload);
         slot.ah = ah;
         self.ring.advance();
 
-        let chain = self.chain.as_ptr().cast::<sys::ib_ud_wr>();
-        // SAFETY: `filled` is below `CHAIN` here, since a flush empties a full chain or breaks the
-        // queue, so these are requests of the chain, which nobody else uses.
+        // SAFETY: As above; the one before it is in the chain as well.
         unsafe {
-            let wr = chain.add(self.filled);
+            let wr = &raw mut (*request).wr;
             (*wr).wr.next = null_mut();
             (*wr).wr.__bindgen_anon_1.wr_id = self.tag.wr_id(seq);
-            (*wr).wr.sg_list = sg_list;
+            (*wr).wr.sg_list = (&raw mut (*request).list).cast();
             (*wr).wr.num_sge = num_sge;
             (*wr).wr.opcode = opcode;
             (*wr).wr.send_flags = send_flags(offload);
@@ -308,7 +376,7 @@ impl<P: Segments> SendQueue<P> {
             (*wr).remote_qpn = dst.get();
             (*wr).remote_qkey = qkey;
             if let Some(before) = self.filled.checked_sub(1) {
-                (*chain.add(before)).wr.next = &raw mut (*wr).wr;
+                (*self.chain.at(before)).wr.wr.next = &raw mut (*wr).wr;
             }
         }
         // INVARIANT: One more request is linked, and refers to the newest slot.
@@ -331,12 +399,12 @@ impl<P: Segments> SendQueue<P> {
         }
         // The consumer must know of the slots before a completion can arrive.
         self.ring.publish();
-        let first = self.chain.as_ptr().cast::<sys::ib_ud_wr>();
+        let first = self.chain.at(0);
         // SAFETY: By the type invariants the chain is linked and its slots are kept by the queue
         // pair; the address handles are of its domain, which `push` checked; the end of a connection
         // looks at nothing but the plain request. Slots are emptied only
         // by a completion, or by `recover`, which asks for a `QpReset` that covers this post.
-        let (result, bad, posted) = unsafe { self.qp.post_send(&raw const (*first).wr) };
+        let (result, bad, posted) = unsafe { self.qp.post_send(&raw const (*first).wr.wr) };
         // INVARIANT: The chain is empty again.
         self.posted = posted;
         if result.is_err() {
@@ -350,10 +418,9 @@ impl<P: Segments> SendQueue<P> {
     /// How many requests at the end of the chain were not posted, `bad` being the first of them; none
     /// if the driver did not say.
     fn not_posted(&self, bad: *const sys::ib_send_wr) -> u64 {
-        let chain = self.chain.as_ptr().cast::<sys::ib_ud_wr>();
         // SAFETY: The chain's first request, of which only the address is taken.
-        let first = unsafe { &raw const (*chain).wr };
-        first_unposted::<sys::ib_ud_wr, _>(first, bad, self.filled)
+        let first = unsafe { &raw const (*self.chain.at(0)).wr.wr };
+        first_unposted::<Request, _>(first, bad, self.filled)
             .map_or(0, |index| self.filled.saturating_sub(index) as u64)
     }
 
@@ -427,14 +494,6 @@ fn send_flags(offload: Offload) -> i32 {
         signalled | sys::ib_send_flags::IB_SEND_IP_CSUM.0
     } else {
         signalled
-    }
-}
-
-impl<P: Segments> Drop for SendQueue<P> {
-    fn drop(&mut self) {
-        // SAFETY: By the type invariants the box is ours; drivers do not refer to requests after a
-        // post.
-        drop(unsafe { KBox::from_raw(self.chain.as_ptr()) });
     }
 }
 

@@ -32,10 +32,30 @@ impl HwAddr {
     #[inline]
     pub const fn new(flags: u8, qpn: Qpn, gid: Gid) -> Self {
         let [q0, q1, q2] = qpn.octets();
-        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = gid.0;
-        Self([
-            flags, q0, q1, q2, a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p,
-        ])
+        Self::join([flags, q0, q1, q2], gid)
+    }
+
+    /// The flags with the queue pair number, and the GID. Addresses are taken apart and put together in these two
+    /// pieces, which fit registers: octet by octet the data path would spend more on them than on the packet.
+    #[inline]
+    const fn split(&self) -> ([u8; 4], Gid) {
+        match (self.0.first_chunk(), self.0.last_chunk()) {
+            (Some(first), Some(gid)) => (*first, Gid(*gid)),
+            // Both are shorter than an address.
+            _ => ([0; 4], Gid::ZERO),
+        }
+    }
+
+    #[inline]
+    const fn join(first: [u8; 4], gid: Gid) -> Self {
+        let mut octets = [0; LEN];
+        if let Some(at) = octets.first_chunk_mut() {
+            *at = first;
+        }
+        if let Some(at) = octets.last_chunk_mut() {
+            *at = gid.0;
+        }
+        Self(octets)
     }
 
     /// The first 20 octets of a slice; `None` when it is shorter.
@@ -60,49 +80,48 @@ impl HwAddr {
     /// Octet 0. Peers must ignore it when they extract the queue pair number.
     #[inline]
     pub const fn flags(&self) -> u8 {
-        let [flags, ..] = self.0;
+        let [flags, ..] = self.split().0;
         flags
     }
 
     /// The queue pair number (octets 1 to 3).
     #[inline]
     pub const fn qpn(&self) -> Qpn {
-        let [_, a, b, c, ..] = self.0;
+        let [_, a, b, c] = self.split().0;
         Qpn::from_octets([a, b, c])
     }
 
     /// The GID (octets 4 to 19).
     #[inline]
     pub const fn gid(&self) -> Gid {
-        let [_, _, _, _, a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = self.0;
-        Gid([a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p])
+        self.split().1
     }
 
     /// Whether the address stands for a multicast group: octet 4 is 0xff (TX-4).
     #[inline]
     pub const fn is_multicast(&self) -> bool {
-        let [_, _, _, _, first, ..] = self.0;
-        first == 0xff
+        self.gid().is_multicast()
     }
 
     /// The P_Key field of a multicast address (octets 8 and 9); meaningless for a unicast one.
     #[inline]
     pub const fn pkey(&self) -> PKey {
-        let [_, _, _, _, _, _, _, _, a, b, ..] = self.0;
+        let [_, _, _, _, a, b, ..] = self.gid().0;
         PKey::from_octets([a, b])
     }
 
     /// The scope nibble of a multicast address (octet 5); meaningless for a unicast one.
     #[inline]
     pub const fn scope(&self) -> u8 {
-        let [_, _, _, _, _, flags_scope, ..] = self.0;
+        let [_, flags_scope, ..] = self.gid().0;
         flags_scope & 0x0f
     }
 
     /// The address with other flags.
     #[inline]
     pub const fn with_flags(self, flags: u8) -> Self {
-        Self::new(flags, self.qpn(), self.gid())
+        let ([_, q0, q1, q2], gid) = self.split();
+        Self::join([flags, q0, q1, q2], gid)
     }
 
     /// The address with octet 0 cleared: what identifies a peer in tables. A peer that starts or stops to
@@ -116,11 +135,8 @@ impl HwAddr {
     /// to every multicast destination (TX-5).
     #[inline]
     pub const fn with_pkey(self, pkey: PKey) -> Self {
-        let [p0, p1] = pkey.full().octets();
-        let [o0, o1, o2, o3, o4, o5, o6, o7, _, _, a, b, c, d, e, f, g, h, i, j] = self.0;
-        Self([
-            o0, o1, o2, o3, o4, o5, o6, o7, p0, p1, a, b, c, d, e, f, g, h, i, j,
-        ])
+        let (first, gid) = self.split();
+        Self::join(first, gid.with_pkey(pkey))
     }
 
     /// A hash of [`HwAddr::key`] for tables; `seed` should be random per table.

@@ -70,6 +70,19 @@ pub const fn build(ethertype: EtherType) -> [u8; LEN] {
     [a, b, 0, 0]
 }
 
+/// The headers in front of an outgoing packet.
+#[inline]
+pub const fn build_hard(to: HwAddr, ethertype: EtherType) -> [u8; HARD_LEN] {
+    let mut header = [0; HARD_LEN];
+    if let Some(at) = header.first_chunk_mut() {
+        *at = to.0;
+    }
+    if let Some(at) = header.last_chunk_mut() {
+        *at = build(ethertype);
+    }
+    header
+}
+
 /// Splits the headers in front of an outgoing packet into destination and ethertype. `None` when fewer than
 /// [`HARD_LEN`] octets are there, as a raw packet socket may send.
 #[inline]

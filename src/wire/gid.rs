@@ -4,6 +4,7 @@
 
 use core::fmt;
 
+use super::pkey::PKey;
 use super::{mix, octets};
 
 /// A 128-bit global identifier, octets in wire order.
@@ -82,6 +83,13 @@ impl Gid {
     #[inline]
     pub const fn same_interface(&self, other: &Self) -> bool {
         self.value() as u64 == other.value() as u64
+    }
+
+    /// The identifier of a group with octets 4 and 5 replaced by `pkey` with full membership.
+    #[inline]
+    pub const fn with_pkey(&self, pkey: PKey) -> Self {
+        let field = (pkey.full().0 as u128) << 80;
+        Self(((self.value() & !(0xffff << 80)) | field).to_be_bytes())
     }
 
     /// A hash for tables, spread over all 32 bits. `seed` should be random per table, so that peers cannot

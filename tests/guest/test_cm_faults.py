@@ -122,13 +122,43 @@ def test_failure_that_only_the_device_reports(a, b, side, what):
     carries(a, b)
 
 
+@pytest.mark.parametrize("what", ["send", "recv"])
+def test_completion_queue_that_stays_dead(a, b, what):
+    """What fails never tells of a completion again: others are made in its place, more than once."""
+    for _ in range(2):
+        connection(a, b)
+        before = {q["qpn"] for q in live(A)}
+        command = commands(A)[0]
+        vibfab.ctl(f"{command} hold {what}", f"{command} cqerr {what}")
+        net.wait_until("the ends to go", lambda old=before: not old & {q["qpn"] for q in live(A)})
+        carries(a, b)
+
+
+def test_completion_queues_that_cannot_be_made_at_once(a, b):
+    connection(a, b)
+    before = {q["qpn"] for q in live(A)}
+    vibfab.ctl("fail create_cq 1")
+    vibfab.ctl(f"{commands(A)[0]} cqerr send")
+    net.wait_until("the ends to go", lambda: not before & {q["qpn"] for q in live(A)})
+    carries(a, b)
+    vibfab.ctl("fail create_cq 0")
+
+
 @pytest.mark.parametrize("verb", ["post_send", "create_qp", "modify_qp", "post_srq_recv", "post_recv"])
 def test_failed_verb(a, b, verb):
     """The next use of a verb fails, while a connection is used or made."""
     for nth in (1, 2, 3):
         vibfab.ctl(f"fail {verb} {nth}")
-        for command in commands(A):
-            vibfab.ctl(f"{command} err")
+        vibfab.break_qps(live(A))
         net.wait_until("an answer", lambda: a.reaches(b.ip4))
         carries(a, b)
     vibfab.ctl(f"fail {verb} 0")
+
+
+def test_dead_receiving_end_is_told(a, b):
+    """The device breaks nothing but the receiving end, and nobody sends: the sender hears of it all the same."""
+    before = connection(a, b)
+    ends = {q["dest"] for q in live(A)}
+    vibfab.break_qps([q for q in live(B) if q["qpn"] in ends])
+    net.wait_until("the sender to let go", lambda: not before & {q["qpn"] for q in live(A)})
+    carries(a, b)

@@ -198,3 +198,35 @@ def test_group_status_is_readable(b):
     listener.kill()
     listener.wait(net.SECONDS)
     b.run("ip", "addr", "del", "10.78.0.1/24", "dev", b.iface)
+
+
+def test_port_comes_up_unheard(a, b):
+    """When the core cannot read a port for its own cache, which is the first call after the event, it tells nobody of
+    the change: a port that is not active is read again all the same."""
+    vibfab.ctl(f"port {B} down")
+    net.wait_until("the carrier to go", lambda: not b.carrier())
+    try:
+        vibfab.ctl("fail query_port 1", f"port {B} up")
+        net.wait_until("the carrier", b.carrier)
+    finally:
+        vibfab.ctl("fail query_port 0", f"port {B} event port_active")
+    recovered(a, b)
+
+
+def test_port_is_read_again(a, b):
+    """A change is told of but once: when the port cannot be read just then, it is read again. At a change of speed
+    nobody reads it but the driver; the new GID is what shows that it did."""
+    gid = f"/sys/class/infiniband/{B.split('/')[0]}/ports/1/gids/0"
+    before = b.hwaddr
+    try:
+        vibfab.ctl(f"port {B} prefix 0xfec0000000000002 noevent", f"port {B} event gid_change")
+        net.wait_until("the GID", lambda: b.read(gid).startswith("fec0:"))
+        assert b.hwaddr == before
+        vibfab.ctl("fail query_port 1", f"port {B} event speed_change")
+        net.wait_until("the address", lambda: b.hwaddr.replace(":", "")[8:] == b.read(gid).replace(":", ""))
+        assert all(line["fail"] != "query_port" for line in vibfab.lines("state", "fail"))
+        assert "cannot read the port (EIO)" in net.run(["dmesg"]).stdout
+    finally:
+        vibfab.ctl("fail query_port 0", f"port {B} prefix 0xfe80000000000000")
+    net.wait_until("the old address", lambda: b.hwaddr == before)
+    recovered(a, b)

@@ -80,8 +80,7 @@ def test_delay_keeps_the_order(a, b):
 
 def test_qp_killed_by_the_device(a, b):
     for side in (A, B):
-        for qp in live(side):
-            vibfab.ctl(f"qp {qp['device']} {qp['qpn']} err")
+        vibfab.break_qps(live(side))
     net.wait_until("an answer over new connections", lambda: a.reaches(b.ip4))
 
 

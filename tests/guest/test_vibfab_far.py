@@ -36,7 +36,6 @@ def test_ping_some(a, nodes):
 
 
 def test_ping_ipv6(a):
-    guid = 0x02fab00000000000
     out = a.run("ip", "neigh", "show", address(0)).stdout.split()
     mac = out[out.index("lladdr") + 1].replace(":", "")
     guid = int(mac[24:], 16)

@@ -167,6 +167,9 @@ def test_joins_that_are_refused(sa):
     record = umad.MEMBER.pack(BROADCAST, bytes(16), 0, 0, 0, 0, 0, 0, 0, 0, FULL, 0)
     assert sa.ask(umad.SET, umad.MCMEMBER, JOIN, record)[0] == BAD_GID
     assert join(sa, OTHER, CREATE, pkey=0x8123)[0] == INVALID, "the port does not have that P_Key"
+    assert join(sa, bytes(16), CREATE, pkey=0xFFFF)[0] == INVALID, "no MGID: it does not choose one"
+    assert join(sa, gid(B), CREATE, pkey=0xFFFF)[0] == INVALID, "no multicast GID"
+    assert join(sa, OTHER, CREATE | umad.MTU, pkey=0xFFFF, mtu=0x86)[0] == INVALID, "there is no such MTU"
     assert sa.ask(umad.GET, umad.MCMEMBER, umad.MGID, member(OTHER))[0] == NO_RECORDS
     vibfab.ctl(f"port {A} mtu 2048")
     assert join(sa, BROADCAST)[0] == INVALID, "the group's MTU is above the port's"

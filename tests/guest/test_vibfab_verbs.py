@@ -15,7 +15,8 @@ A, B = "vib0/1", "vib1/1"
 # What needs no parameter of vibfab, with its argument.
 CLEAN = ["datagram", "grh", "short_buffer", "qkey", "sqe", "err_flush", "loopback", "loopback 2", "burst", "arming",
          "solicited", "moderation", "vector 0", "vector 1", "vector 3", "rc_order", "rnr", "rnr_wait", "retry",
-         "stranger", "long_message", "comm_est", "srq_limit", "last_wqe", "last_wqe_remote", "attached", "limits"]
+         "stranger", "long_message", "comm_est", "err_post", "srq_limit", "last_wqe", "last_wqe_remote", "attached",
+         "limits"]
 # A mistake, the counter it must raise, and by how much.
 MISUSE = {"cq_overflow": ("cq_overflow", 1), "overpost_sq": ("overpost_sq", 1), "overpost_rq": ("overpost_rq", 1),
           "foreign_ah": ("foreign_ah", 1), "bad_state": ("bad_state_post", 2), "sges": ("too_many_sge", 2),

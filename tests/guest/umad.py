@@ -29,9 +29,9 @@ MEMBER = struct.Struct(">16s16sIHBBHBBIBB2x")
 
 
 class Sa:
-    """The SA as the port of one umad device sees it."""
+    """The SA as the port of one umad device sees it; `classes`: those of an agent for QP0 instead."""
 
-    def __init__(self, device, port):
+    def __init__(self, device, port, classes=()):
         for d in pathlib.Path("/sys/class/infiniband_mad").glob("umad*"):
             if (d / "ibdev").read_text().strip() == device and int((d / "port").read_text()) == port:
                 break
@@ -40,13 +40,20 @@ class Sa:
         self.lid = int(pathlib.Path(f"/sys/class/infiniband/{device}/ports/{port}/sm_lid").read_text(), 0)
         self.fd = os.open(f"/dev/infiniband/{d.name}", os.O_RDWR)
         fcntl.ioctl(self.fd, ENABLE_PKEY)
-        # id, method mask, QPN, class, version, OUI, RMPP version
-        request = struct.pack("=I16s6BBx", 0, b"", 1, SA_CLASS, SA_VERSION, 0, 0, 0, 0)
-        self.agent = struct.unpack_from("=I", fcntl.ioctl(self.fd, REGISTER, request))[0]
-        self.tid = 0
+        self.agent = self.tid = 0
+        for c in classes or [SA_CLASS]:
+            # id, method mask, QPN, class, version, OUI, RMPP version
+            request = struct.pack("=I16s6BBx", 0, b"", 0 if classes else 1, c, 1 if classes else SA_VERSION, 0, 0, 0, 0)
+            self.agent = struct.unpack_from("=I", fcntl.ioctl(self.fd, REGISTER, request))[0]
 
     def close(self):
         os.close(self.fd)
+
+    def send(self, mad, qpn, lid):
+        """Any 256 bytes to any LID; an answer is not waited for."""
+        head = HEAD.pack(self.agent, 0, 10, 0, 0, struct.pack(">I", qpn), struct.pack(">I", QP1_QKEY if qpn else 0),
+                         struct.pack(">H", lid), 0, 0, 0, 0, 0, 0, bytes(16), bytes(4), 0)
+        os.write(self.fd, head + mad)
 
     def ask(self, method, attribute, mask=0, record=b"", timeout_ms=60000):
         """(status, record) of the answer, None when there is none in time."""

@@ -70,6 +70,13 @@ def qps(port_name, kind=UD):
     return found
 
 
+def break_qps(which):
+    """Moves queue pairs to ERR; who hears of the first may have taken others away."""
+    for q in which:
+        with contextlib.suppress(FileNotFoundError):
+            ctl(f"qp {q['device']} {q['qpn']} err")
+
+
 def hca(name):
     return next((h for h in lines("state", "hca") if h["hca"] == name), None)
 

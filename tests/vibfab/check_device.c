@@ -10,9 +10,9 @@
 
 static const struct vc_cfg vc_plain;
 
-static bool vc_refuses_cq(struct vc_end *e, u32 cqe)
+static bool vc_refuses_cq(struct vc_end *e, u32 cqe, u32 vector)
 {
-	struct ib_cq_init_attr attr = { .cqe = cqe };
+	struct ib_cq_init_attr attr = { .cqe = cqe, .comp_vector = vector };
 	struct ib_cq *cq = ib_create_cq(e->dev, NULL, NULL, NULL, &attr);
 
 	if (!IS_ERR(cq))
@@ -60,11 +60,15 @@ static int vc_limits(struct vc *c)
 	struct vc_cfg cfg = {};
 	struct ib_device_attr *d;
 	struct vc_end *e = &c->a;
+	u32 vectors;
 
 	VC_TRY(c, vc_open(e, "vib0", 1, &cfg));
 	d = &e->dev->attrs;
-	VC_EXPECT(c, !vc_refuses_cq(e, d->max_cqe), "%d", d->max_cqe);
-	VC_EXPECT(c, vc_refuses_cq(e, d->max_cqe + 1), "%d", d->max_cqe);
+	vectors = e->dev->num_comp_vectors;
+	VC_EXPECT(c, !vc_refuses_cq(e, d->max_cqe, 0), "%d", d->max_cqe);
+	VC_EXPECT(c, vc_refuses_cq(e, d->max_cqe + 1, 0), "%d", d->max_cqe);
+	VC_EXPECT(c, !vc_refuses_cq(e, 2, vectors - 1), "vector %u", vectors - 1);
+	VC_EXPECT(c, vc_refuses_cq(e, 2, vectors), "vector %u", vectors);
 	VC_EXPECT(c, !vc_refuses_qp(e, d->max_qp_wr, d->max_qp_wr,
 				    d->max_send_sge, d->max_recv_sge), "all");
 	VC_EXPECT(c, vc_refuses_qp(e, d->max_qp_wr + 1, 1, 1, 1), "sends");

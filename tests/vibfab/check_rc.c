@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /* Checks of reliable connections and shared receive queues. */
 
+#include <linux/preempt.h>
 #include "check.h"
 
 static const struct vc_cfg vc_plain = { .type = IB_QPT_RC };
@@ -268,6 +269,39 @@ static int vc_last_wqe_remote(struct vc *c)
 	return 0;
 }
 
+/*
+ * Receives that are posted just after the other side's message has killed the
+ * QP: all come back in the order in which they were posted, each once.
+ */
+static int vc_err_post(struct vc *c)
+{
+	struct ib_wc wc;
+	int err;
+	u32 i;
+
+	if (vc_connect(c, &vc_plain, 7, 0))
+		return -EPROTO;
+	VC_TRY(c, vc_recv(&c->b, 0, 99));
+	for (i = 1; i < 4; i++)
+		VC_TRY(c, vc_recv(&c->b, i, 100));
+	/* on this CPU nothing that the device puts off comes in between */
+	preempt_disable();
+	err = vc_send(&c->a, &c->b, 100);
+	for (; i < 6 && !err; i++)
+		err = vc_recv(&c->b, i, 100);
+	preempt_enable();
+	VC_TRY(c, err);
+	for (i = 0; i < 6; i++) {
+		VC_TRY(c, vc_wait(c->b.rcq, &wc));
+		VC_EXPECT(c, wc.wr_id == i && wc.status ==
+			  (i ? IB_WC_WR_FLUSH_ERR : IB_WC_LOC_LEN_ERR),
+			  "%llu in place of %u, %d", wc.wr_id, i, wc.status);
+	}
+	VC_EXPECT(c, vc_query(&c->b) == IB_QPS_ERR, "%d", vc_query(&c->b));
+	VC_EXPECT(c, !ib_poll_cq(c->b.rcq, 1, &wc), "%llu again", wc.wr_id);
+	return 0;
+}
+
 const struct vc_check vc_rc_checks[] = {
 	{ "rc_order", vc_rc_order },
 	{ "rnr", vc_rnr },
@@ -276,6 +310,7 @@ const struct vc_check vc_rc_checks[] = {
 	{ "stranger", vc_stranger },
 	{ "long_message", vc_long_message },
 	{ "comm_est", vc_comm_est },
+	{ "err_post", vc_err_post },
 	{ "srq_limit", vc_srq_limit },
 	{ "last_wqe", vc_last_wqe },
 	{ "last_wqe_remote", vc_last_wqe_remote },

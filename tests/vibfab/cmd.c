@@ -56,14 +56,28 @@ int vib_hca_of(const char *w, u32 *index)
 	return 0;
 }
 
+/* "vib1/2", and nothing but that, to the index of an HCA and 2. */
+static int vib_port_word(const char *w, u32 *index, u32 *num)
+{
+	const char *slash = strchr(w, '/');
+	char hca[16];
+
+	if (!slash || slash - w >= sizeof(hca) || strncmp(w, "vib", 3))
+		return -EINVAL;
+	strscpy(hca, w, slash - w + 1);
+	if (vib_hca_of(hca, index) || kstrtou32(slash + 1, 10, num) || !*num ||
+	    *num > vib_par.ports)
+		return -EINVAL;
+	return 0;
+}
+
 /* "vib1/2" to a port. fab.mutex is held, and keeps it. */
 int vib_port_of(const char *w, struct vib_port **port)
 {
 	struct vib_hca *hca;
 	u32 index, num;
 
-	if (sscanf(w, "vib%u/%u", &index, &num) != 2 ||
-	    index >= vib_par.hcas || !num || num > vib_par.ports)
+	if (vib_port_word(w, &index, &num))
 		return -EINVAL;
 	hca = vib_fab.hca[index];
 	if (!hca)
@@ -77,28 +91,38 @@ static int vib_swport_of(const char *w, u32 *swport)
 {
 	u32 index, num;
 
-	if (sscanf(w, "vib%u/%u", &index, &num) != 2 ||
-	    index >= vib_par.hcas || !num || num > vib_par.ports)
+	if (vib_port_word(w, &index, &num))
 		return -EINVAL;
 	*swport = 1 + index * vib_par.ports + num - 1;
 	return 0;
 }
 
+/* In a rule, 0 stands for a word that was not given: none of these takes it. */
 static const struct {
 	const char *name;
 	size_t offset;
+	u32 max;
 } vib_rule_keys[] = {
-	{ "sqpn", offsetof(struct vib_rule, sqpn) },
-	{ "dqpn", offsetof(struct vib_rule, dqpn) },
-	{ "class", offsetof(struct vib_rule, mclass) },
-	{ "method", offsetof(struct vib_rule, method) },
-	{ "attr", offsetof(struct vib_rule, attr) },
-	{ "minlen", offsetof(struct vib_rule, minlen) },
-	{ "nth", offsetof(struct vib_rule, nth) },
-	{ "every", offsetof(struct vib_rule, every) },
-	{ "percent", offsetof(struct vib_rule, percent) },
-	{ "count", offsetof(struct vib_rule, count) },
+	{ "sqpn", offsetof(struct vib_rule, sqpn), 0xffffff },
+	{ "dqpn", offsetof(struct vib_rule, dqpn), 0xffffff },
+	{ "class", offsetof(struct vib_rule, mclass), U8_MAX },
+	{ "method", offsetof(struct vib_rule, method), U8_MAX },
+	{ "attr", offsetof(struct vib_rule, attr), U16_MAX },
+	{ "minlen", offsetof(struct vib_rule, minlen), VIB_MAX_MSG },
+	{ "nth", offsetof(struct vib_rule, nth), U32_MAX },
+	{ "every", offsetof(struct vib_rule, every), U32_MAX },
+	{ "percent", offsetof(struct vib_rule, percent), 100 },
+	{ "count", offsetof(struct vib_rule, count), U32_MAX },
 };
+
+static int vib_rule_number(struct vib_rule *r, u32 key, const char *arg)
+{
+	u32 *to = (void *)r + vib_rule_keys[key].offset;
+
+	if (kstrtou32(arg, 0, to) || !*to || *to > vib_rule_keys[key].max)
+		return -EINVAL;
+	return 0;
+}
 
 static int vib_rule_action(struct vib_rule *r, const char *name,
 			   const char *arg)
@@ -152,15 +176,14 @@ static int vib_rule_word(struct vib_rule *r, char *w, bool *has_action)
 	}
 	for (i = 0; i < ARRAY_SIZE(vib_rule_keys) && arg; i++)
 		if (!strcmp(w, vib_rule_keys[i].name))
-			return kstrtou32(arg, 0, (void *)r +
-					 vib_rule_keys[i].offset);
+			return vib_rule_number(r, i, arg);
 	if (*has_action)
 		return -EINVAL;
 	*has_action = true;
 	return vib_rule_action(r, w, arg);
 }
 
-static int vib_cmd_rule(struct vib_cmd *c)
+static int __vib_cmd_rule(struct vib_cmd *c)
 {
 	struct vib_rule r = {};
 	bool has_action = false;
@@ -184,10 +207,25 @@ static int vib_cmd_rule(struct vib_cmd *c)
 		if (err)
 			return err;
 	}
-	if (!has_action || r.percent > 100 || (r.to_err && r.action != VIB_A_WC))
+	if (!has_action || (r.to_err && r.action != VIB_A_WC))
 		return -EINVAL;
 	err = vib_rule_add(&r);
 	return err < 0 ? err : 0;
+}
+
+/*
+ * One at a time: what one clears another must not be adding. Not fab.mutex:
+ * an HCA that is being unplugged may wait for a rule to go.
+ */
+static int vib_cmd_rule(struct vib_cmd *c)
+{
+	static DEFINE_MUTEX(rules);
+	int err;
+
+	mutex_lock(&rules);
+	err = __vib_cmd_rule(c);
+	mutex_unlock(&rules);
+	return err;
 }
 
 static int vib_cmd_fail(struct vib_cmd *c)
@@ -241,8 +279,8 @@ static const struct {
 	{ "sa", vib_cmd_sa },
 	{ "sm", vib_cmd_sm },
 	{ "group", vib_cmd_group },
-	{ "far", vib_cmd_far },
 	{ "fail", vib_cmd_fail },
+	{ "far", vib_cmd_far },
 	{ "ring", vib_cmd_ring },
 	{ "strict", vib_cmd_strict },
 	{ "bench", vib_cmd_bench },

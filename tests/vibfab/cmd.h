@@ -31,6 +31,9 @@ const char *vib_bench_text(void);
 /* far.c */
 int vib_cmd_far(struct vib_cmd *c);
 
+/* farcm.c */
+int vib_farcm_cmd(struct vib_cmd *c);
+
 /* cmd_sa.c */
 int vib_cmd_sa(struct vib_cmd *c);
 int vib_cmd_sm(struct vib_cmd *c);

@@ -20,6 +20,7 @@ static const char * const vib_event_name[] = {
 	[IB_EVENT_QP_LAST_WQE_REACHED] = "last_wqe",
 	[IB_EVENT_CLIENT_REREGISTER] = "client_reregister",
 	[IB_EVENT_GID_CHANGE] = "gid_change",
+	[IB_EVENT_DEVICE_SPEED_CHANGE] = "speed_change",
 };
 
 static const char * const vib_state_name[] = {
@@ -258,9 +259,10 @@ static int vib_qp_cmd(struct vib_cmd *c, struct vib_qp *qp)
 	else if (cq && !strcmp(c->w[3], "cqerr"))
 		vib_cq_force_overflow(cq);
 	else if (c->n == 4 && !strcmp(c->w[3], "err"))
-		vib_qp_to_err(qp);
+		return vib_qp_to_err(qp) ? 0 : -EINVAL;
 	else if (c->n == 4 && !strcmp(c->w[3], "sqe"))
-		vib_qp_set_state(qp, IB_QPS_SQE);
+		/* a connection has no such state */
+		return !qp->rc && vib_qp_set_state(qp, IB_QPS_SQE) ? 0 : -EINVAL;
 	else if (c->n == 5 && !strcmp(c->w[3], "event"))
 		return vib_qp_raise(qp, c->w[4]);
 	else

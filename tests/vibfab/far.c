@@ -4,7 +4,7 @@
  * They keep no state: each request is turned into its answer. Node i has LID
  * far_lid + i, QPN 0x100000 + i, IPv4 address far_ip + i, and the IPv6
  * link-local address its GUID gives. They answer ARP, neighbour solicitation,
- * ping and UDP (echoed, ports swapped). Datagram mode only.
+ * ping and UDP (echoed, ports swapped). Connections are in farcm.c.
  */
 
 #include <linux/icmp.h>
@@ -106,7 +106,7 @@ u16 vib_far_lid(const union ib_gid *gid)
 
 static void vib_far_hw(u32 node, u8 *hw)
 {
-	put_unaligned_be32(VIB_FAR_QPN + node, hw);
+	put_unaligned_be32((VIB_FAR_QPN + node) | vib_farcm_flags(), hw);
 	put_unaligned_be64(0xfe80000000000000ULL, hw + 4);
 	put_unaligned_be64(vib_fe.guid + node, hw + 12);
 }
@@ -224,6 +224,12 @@ static void vib_far_answer(struct vib_far_req *r)
 	u32 node = 0;
 	bool ok;
 
+	if (r->pkt.dqpn == 1) {
+		node = r->pkt.dlid - vib_far_lid0;
+		if (node < vib_far)
+			vib_farcm_mad(&r->pkt, r->data, vib_fe.guid + node);
+		return;
+	}
 	switch (get_unaligned_be16(r->data)) {
 	case ETH_P_ARP:
 		ok = vib_far_arp(r, &node);
@@ -275,11 +281,14 @@ static struct vib_far_req *vib_far_next(void)
 static void vib_far_work(struct work_struct *work)
 {
 	struct vib_far_req *r;
+	u32 n = 0;
 
-	while ((r = vib_far_next())) {
+	while (n++ < VIB_BH_BATCH && (r = vib_far_next())) {
 		vib_far_answer(r);
 		kfree(r);
 	}
+	if (n > VIB_BH_BATCH)
+		queue_work(vib_fab.bh_wq, &vib_fe.work);
 }
 
 /* A packet for the far end. Any context. */
@@ -304,6 +313,20 @@ void vib_far_rx(struct vib_pkt *p)
 	queue_work(vib_fab.bh_wq, &vib_fe.work);
 }
 
+/* A message over a connection to the far end; whether there is one. */
+bool vib_far_rc(struct vib_pkt *p)
+{
+	struct vib_pkt datagram = *p;
+
+	if (p->dlid - vib_far_lid0 >= vib_far || !vib_farcm_data(&datagram))
+		return false;
+	datagram.dqpn = VIB_FAR_QPN + p->dlid - vib_far_lid0;
+	/* nobody could answer a longer one */
+	if (datagram.len <= vib_par.mtu)
+		vib_far_rx(&datagram);
+	return true;
+}
+
 /* Are the parameters sound? Its LIDs begin behind those of the ports. */
 int vib_far_check(void)
 {
@@ -322,7 +345,7 @@ int vib_far_check(void)
 
 /*
  * far lid N: node i gets LID N + i. Nobody is told, and what goes to the old
- * LIDs is lost from then on.
+ * LIDs is lost from then on. Other words are for the connections of nodes.
  */
 int vib_cmd_far(struct vib_cmd *c)
 {
@@ -330,7 +353,9 @@ int vib_cmd_far(struct vib_cmd *c)
 	u64 lid;
 	int err = 0;
 
-	if (c->n != 3 || strcmp(c->w[1], "lid") || !vib_far ||
+	if (c->n != 3 || strcmp(c->w[1], "lid"))
+		return vib_farcm_cmd(c);
+	if (!vib_far ||
 	    vib_cmd_u64(c, 2, VIB_LIDS - vib_far, &lid) || !lid)
 		return -EINVAL;
 	mutex_lock(&vib_fab.mutex);
@@ -358,6 +383,7 @@ int vib_far_init(void)
 	spin_lock_init(&vib_fe.lock);
 	INIT_LIST_HEAD(&vib_fe.queue);
 	INIT_WORK(&vib_fe.work, vib_far_work);
+	vib_farcm_init();
 	vib_fe.guid = be64_to_cpu(vib_guid(0x1000, 0));
 	for (i = 0; i < vib_far; i++)
 		vib_lft_set(vib_far_lid0 + i, VIB_FAR_PORT);
@@ -372,4 +398,5 @@ void vib_far_exit(void)
 	cancel_work_sync(&vib_fe.work);
 	while ((r = vib_far_next()))
 		kfree(r);
+	vib_farcm_exit();
 }

@@ -6,6 +6,7 @@
 #include "fault.h"
 
 #define VIB_REORDER_MAX_US	100000
+#define VIB_HELD_MAX		16384	/* packets that wait at a time */
 #define VIB_EGRESS		BIT(31)	/* only rules that name a destination */
 
 DEFINE_STATIC_KEY_FALSE(vib_fault_on);
@@ -36,6 +37,8 @@ static struct {
 	struct vib_rule rule[VIB_MAX_RULES];
 	u64 rng;
 	struct list_head queue;	/* by due */
+	u32 held;		/* how many these are */
+	u32 reordered;		/* of these, how many wait to be overtaken */
 	struct hrtimer timer;
 	struct work_struct work;
 	bool stopped;
@@ -203,7 +206,7 @@ static struct vib_dpkt *vib_dpkt_new(const struct vib_pkt *p)
 	return d;
 }
 
-/* Queue @d to go in @us microseconds. Takes it over. */
+/* Queue @d to go in @us microseconds. Takes it over; what is too much is lost. */
 static void vib_dpkt_queue(struct vib_dpkt *d, u64 us)
 {
 	struct list_head *at;
@@ -211,11 +214,13 @@ static void vib_dpkt_queue(struct vib_dpkt *d, u64 us)
 
 	d->due = ktime_add_us(ktime_get(), us);
 	spin_lock_irqsave(&vib_flt.lock, flags);
-	if (vib_flt.stopped) {
+	if (vib_flt.stopped || vib_flt.held >= VIB_HELD_MAX) {
 		spin_unlock_irqrestore(&vib_flt.lock, flags);
 		kfree(d);
 		return;
 	}
+	vib_flt.held++;
+	vib_flt.reordered += !!d->behind;
 	list_for_each_prev(at, &vib_flt.queue)
 		if (!ktime_before(d->due,
 				  list_entry(at, struct vib_dpkt, list)->due))
@@ -235,10 +240,13 @@ static void vib_dpkt_overtaken(u32 in)
 	unsigned long flags;
 	bool ready = false;
 
+	if (!READ_ONCE(vib_flt.reordered))
+		return;
 	spin_lock_irqsave(&vib_flt.lock, flags);
 	list_for_each_entry_safe(d, n, &vib_flt.queue, list) {
 		if (!d->behind || d->pkt.in_port != in || --d->behind)
 			continue;
+		vib_flt.reordered--;
 		d->due = 0;
 		list_move(&d->list, &vib_flt.queue);
 		ready = true;
@@ -259,8 +267,11 @@ static struct vib_dpkt *vib_dpkt_next(void)
 		hrtimer_start(&vib_flt.timer, d->due, HRTIMER_MODE_ABS);
 		d = NULL;
 	}
-	if (d)
+	if (d) {
 		list_del(&d->list);
+		vib_flt.held--;
+		vib_flt.reordered -= !!d->behind;
+	}
 	spin_unlock_irqrestore(&vib_flt.lock, flags);
 	return d;
 }
@@ -269,9 +280,10 @@ static void vib_dpkt_work(struct work_struct *work)
 {
 	struct vib_kicks k = {};
 	struct vib_dpkt *d;
+	u32 n = 0;
 
 	rcu_read_lock();
-	while ((d = vib_dpkt_next())) {
+	while (n++ < VIB_BH_BATCH && (d = vib_dpkt_next())) {
 		/* its port may have been unplugged meanwhile */
 		if (rcu_dereference(vib_fab.port[d->pkt.in_port]) ==
 		    d->pkt.src)
@@ -280,6 +292,8 @@ static void vib_dpkt_work(struct work_struct *work)
 		kfree(d);
 	}
 	rcu_read_unlock();
+	if (n > VIB_BH_BATCH)
+		queue_work(vib_fab.bh_wq, &vib_flt.work);
 }
 
 static enum hrtimer_restart vib_dpkt_timer(struct hrtimer *t)
@@ -427,11 +441,12 @@ int vib_rules_show(struct seq_file *s, void *unused)
 		r = vib_flt.rule[i];
 		spin_unlock_irqrestore(&vib_flt.lock, flags);
 		if (r.used)
-			seq_printf(s, "rule=%u kind=%s action=%s arg=%u src=%u dst=%u nth=%u every=%u percent=%u count=%u seen=%llu hits=%llu\n",
+			seq_printf(s, "rule=%u kind=%s action=%s arg=%u src=%u dst=%u sqpn=0x%x dqpn=0x%x minlen=%u class=0x%x method=0x%x attr=0x%x nth=%u every=%u percent=%u count=%u seen=%llu hits=%llu\n",
 				   i, vib_kind_name[r.kind],
 				   vib_action_name[r.action], r.arg, r.src,
-				   r.dst, r.nth, r.every, r.percent, r.count,
-				   r.seen, r.hits);
+				   r.dst, r.sqpn, r.dqpn, r.minlen, r.mclass,
+				   r.method, r.attr, r.nth, r.every, r.percent,
+				   r.count, r.seen, r.hits);
 	}
 	return 0;
 }

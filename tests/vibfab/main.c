@@ -88,7 +88,8 @@ u64 vib_hash(u64 a, u64 b)
 /* GUID of node @node (0: the switch), plus @port. */
 __be64 vib_guid(u32 node, u32 port)
 {
-	u64 oui = 0x02fab0ULL << 40;
+	/* locally administered; 0x02 would make service ids that the CM reserves */
+	u64 oui = 0x0afab0ULL << 40;
 
 	return cpu_to_be64(oui | (vib_hash(0x6d, 0) & 0xffff) << 24 |
 			   (u64)(node & 0xffff) << 8 | port);
@@ -119,8 +120,7 @@ void vib_event(struct vib_port *port, enum ib_event_type event)
 		.event = event,
 	};
 
-	/* before registration there is nobody to tell */
-	if (vib_fab.hca[port->hca->index] == port->hca)
+	if (READ_ONCE(port->hca->announced))
 		ib_dispatch_event(&ev);
 }
 
@@ -254,7 +254,6 @@ static int __init vib_init(void)
 	err = vib_sa_init();
 	if (err)
 		goto err_ring;
-	vib_dbg_init();
 	for (i = 0; i < vib_par.hcas; i++) {
 		err = vib_hca_plug(i);
 		if (err)
@@ -263,10 +262,11 @@ static int __init vib_init(void)
 	err = vib_cmd_boot();
 	if (err)
 		goto err_hcas;
+	/* last: a command may do anything to the HCAs that are there */
+	vib_dbg_init();
 	return 0;
 
 err_hcas:
-	vib_dbg_exit();
 	vib_hcas_remove();
 	vib_fault_exit();
 	vib_far_exit();
@@ -293,7 +293,7 @@ static void __exit vib_exit(void)
 	vib_ring_exit();
 	for (i = 0; i < VIB_STRICTS; i++) {
 		n = atomic_read(&vib_fab.strict[i]);
-		if (n && vib_par.strict)
+		if (n)
 			pr_err("vibfab: STRICT: %s %d\n", vib_strict_name[i],
 			       n);
 	}

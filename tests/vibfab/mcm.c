@@ -196,6 +196,17 @@ static bool vib_group_fits(const struct vib_group *g,
 	return true;
 }
 
+/* Could there be a group as @want says? That the SA picks an MGID is not known. */
+static bool vib_group_possible(const struct vib_sa_mcm *want,
+			       ib_sa_comp_mask mask)
+{
+	u8 mtu = want->mtu & 0x3f;
+
+	return want->mgid.raw[0] == 0xff && want->pkey & cpu_to_be16(0x7fff) &&
+	       (!(mask & IB_SA_MCMEMBER_REC_MTU) ||
+		(mtu >= IB_MTU_256 && mtu <= IB_MTU_4096));
+}
+
 static struct vib_group *vib_group_create(const struct vib_sa_mcm *want,
 					  ib_sa_comp_mask mask)
 {
@@ -240,6 +251,8 @@ static u16 vib_sa_join(struct vib_sa_mcm *m, ib_sa_comp_mask mask, struct vib_po
 	if (!g && (mask & VIB_CREATE_MASK) != VIB_CREATE_MASK)
 		return VIB_SA_REQ_INVALID;
 	if (!g && !(join & VIB_JOIN_FULL) && !(join & VIB_JOIN_SENDONLY_FULL))
+		return VIB_SA_REQ_INVALID;
+	if (!g && !vib_group_possible(m, mask))
 		return VIB_SA_REQ_INVALID;
 	if (!vib_port_has_pkey(port, pkey))
 		return VIB_SA_REQ_INVALID;

@@ -16,7 +16,8 @@ int vib_hca_unplug(u32 index);
 
 static inline void vib_strict(enum vib_strict what)
 {
-	atomic_inc(&vib_fab.strict[what]);
+	if (vib_par.strict)
+		atomic_inc(&vib_fab.strict[what]);
 }
 
 bool __vib_fail(enum vib_failop op);
@@ -88,8 +89,8 @@ void vib_pkt_linear(const struct vib_pkt *p, void *buf, u32 len);
 
 /* qp.c */
 void vib_qp_event(struct vib_qp *qp, enum ib_event_type event);
-void vib_qp_to_err(struct vib_qp *qp);
-void vib_qp_set_state(struct vib_qp *qp, enum ib_qp_state state);
+bool vib_qp_to_err(struct vib_qp *qp);
+bool vib_qp_set_state(struct vib_qp *qp, enum ib_qp_state state);
 void vib_qp_lock(struct vib_qp *qp, unsigned long *flags);
 void vib_qp_unlock(struct vib_qp *qp, unsigned long *flags);
 int vib_create_qp(struct ib_qp *ibqp, struct ib_qp_init_attr *init,
@@ -177,11 +178,21 @@ void vib_sa_rx(struct vib_pkt *p);
 
 /* far.c */
 void vib_far_rx(struct vib_pkt *p);
+bool vib_far_rc(struct vib_pkt *p);
 u16 vib_far_lid(const union ib_gid *gid);
 u32 vib_far_nodes(void);
 int vib_far_check(void);
 int vib_far_init(void);
 void vib_far_exit(void);
+
+/* farcm.c */
+struct seq_file;
+u32 vib_farcm_flags(void);
+void vib_farcm_mad(struct vib_pkt *p, u8 *data, u64 guid);
+bool vib_farcm_data(struct vib_pkt *p);
+void vib_farcm_show(struct seq_file *s);
+void vib_farcm_init(void);
+void vib_farcm_exit(void);
 
 /* ring.c */
 int vib_ring_check(void);

@@ -45,30 +45,42 @@ static void vib_qp_err_locked(struct vib_qp *qp, struct vib_kicks *k)
 	}
 }
 
-/* Move @qp to ERR from outside a verb. No lock of the QP may be held. */
-void vib_qp_to_err(struct vib_qp *qp)
+/*
+ * Move @qp to ERR from outside a verb. No lock of the QP may be held. False
+ * when it is in RESET, and stays there.
+ */
+bool vib_qp_to_err(struct vib_qp *qp)
 {
 	struct vib_kicks k = {};
 	unsigned long flags;
+	bool moved;
 
 	rcu_read_lock();
 	vib_qp_lock(qp, &flags);
-	if (qp->state != IB_QPS_RESET)
+	moved = qp->state != IB_QPS_RESET;
+	if (moved)
 		vib_qp_err_locked(qp, &k);
 	vib_qp_unlock(qp, &flags);
 	vib_kicks_run(&k);
 	rcu_read_unlock();
+	return moved;
 }
 
-/* Leave RTS for SQE or ERR after a failed send; queued work stays. */
-void vib_qp_set_state(struct vib_qp *qp, enum ib_qp_state state)
+/*
+ * Leave RTS for SQE or ERR after a failed send; queued work stays. False when
+ * the QP was not in RTS.
+ */
+bool vib_qp_set_state(struct vib_qp *qp, enum ib_qp_state state)
 {
 	unsigned long flags;
+	bool sends;
 
 	spin_lock_irqsave(&qp->rq.lock, flags);
-	if (qp->state == IB_QPS_RTS || qp->state == IB_QPS_SQD)
+	sends = qp->state == IB_QPS_RTS || qp->state == IB_QPS_SQD;
+	if (sends)
 		WRITE_ONCE(qp->state, state);
 	spin_unlock_irqrestore(&qp->rq.lock, flags);
+	return sends;
 }
 
 void vib_qp_lock(struct vib_qp *qp, unsigned long *flags)
@@ -99,7 +111,7 @@ static int vib_qp_check_caps(struct vib_qp *qp, struct ib_qp_init_attr *init)
 	if (!init->send_cq || !init->recv_cq)
 		return -EINVAL;
 	if (c->max_send_wr > vib_par.max_wr || c->max_recv_wr > vib_par.max_wr ||
-	    c->max_send_sge > vib_par.max_send_sge ||
+	    c->max_send_sge > vib_par.max_send_sge || c->max_inline_data ||
 	    (!init->srq && c->max_recv_sge > vib_par.max_recv_sge))
 		return -EINVAL;
 	if (init->qp_type == IB_QPT_UD && vib_par.tso)

@@ -186,6 +186,12 @@ static int vib_rc_carry(struct vib_pkt *p, struct vib_kicks *k)
 	struct vib_qp *r;
 	int st = -ETIMEDOUT;
 
+	if (vib_port_can(p->src, false) &&
+	    vib_switch_lookup(p->dlid) == VIB_FAR_PORT) {
+		st = vib_far_rc(p) ? IB_WC_SUCCESS : -ETIMEDOUT;
+		vib_ring_add(p, VIB_FAR_PORT, st ? VIB_NO_QP : VIB_OK);
+		return st;
+	}
 	if (!vib_port_can(p->src, false) || !port ||
 	    !vib_port_can(port, false) || !vib_port_has_lid(port, p->dlid))
 		return st;

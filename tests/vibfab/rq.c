@@ -105,7 +105,6 @@ int vib_post_recv(struct ib_qp *ibqp, const struct ib_recv_wr *wr,
 	struct vib_qp *qp = to_vqp(ibqp);
 	struct vib_rq *rq = &qp->rq;
 	struct vib_kicks k = {};
-	struct ib_wc wc;
 	unsigned long flags;
 	int err = 0;
 
@@ -124,11 +123,9 @@ int vib_post_recv(struct ib_qp *ibqp, const struct ib_recv_wr *wr,
 		} else {
 			err = vib_rq_push(rq, ibqp->device->local_dma_lkey, wr);
 		}
-		if (!err && qp->state == IB_QPS_ERR) {
-			vib_flush_wc(qp, wr->wr_id, &wc);
-			rq->tail++;
-			vib_cq_add(qp->rcq, &wc, &rq->out, 1, true, &k);
-		}
+		/* and those before it, if what broke the QP has not yet */
+		if (!err && qp->state == IB_QPS_ERR)
+			vib_rq_flush(qp, &k);
 	}
 	spin_unlock_irqrestore(&rq->lock, flags);
 	vib_kicks_run(&k);
@@ -145,6 +142,10 @@ int vib_post_srq_recv(struct ib_srq *ibsrq, const struct ib_recv_wr *wr,
 	unsigned long flags;
 	int err = 0;
 
+	if (vib_gone(srq->magic)) {
+		*bad = wr;
+		return -EINVAL;
+	}
 	spin_lock_irqsave(&srq->rq.lock, flags);
 	for (; wr; wr = wr->next) {
 		if (vib_fail(VIB_F_POST_SRQ))
@@ -242,6 +243,7 @@ int vib_create_srq(struct ib_srq *ibsrq, struct ib_srq_init_attr *init,
 	err = vib_rq_init(&srq->rq, init->attr.max_wr, init->attr.max_sge);
 	if (err)
 		return err;
+	srq->magic = VIB_MAGIC;
 	srq->limit = init->attr.srq_limit;
 	INIT_WORK(&srq->ev_work, vib_srq_event_work);
 	atomic_inc(&to_vhca(ibsrq->device)->live[VIB_O_SRQ]);
@@ -283,17 +285,21 @@ int vib_destroy_srq(struct ib_srq *ibsrq, struct ib_udata *udata)
 	struct vib_srq *srq = to_vsrq(ibsrq);
 
 	cancel_work_sync(&srq->ev_work);
+	srq->magic = 0;
 	vib_rq_free(&srq->rq);
 	atomic_dec(&to_vhca(ibsrq->device)->live[VIB_O_SRQ]);
 	return 0;
 }
 
-/* Kernel address behind an SGE; NULL (counted) when it cannot be memory. */
-static void *vib_sge_ptr(u64 addr)
+/*
+ * Kernel address of @n bytes behind an SGE; NULL (counted) when they cannot all
+ * be memory. @n is not 0.
+ */
+static void *vib_sge_ptr(u64 addr, u32 n)
 {
 	if (!vib_par.dma_direct)
 		return ib_virt_dma_to_ptr(addr);
-	if (!pfn_valid(PHYS_PFN(addr))) {
+	if (!pfn_valid(PHYS_PFN(addr)) || !pfn_valid(PHYS_PFN(addr + n - 1))) {
 		vib_strict(VIB_S_DMA_ADDR);
 		return NULL;
 	}
@@ -312,7 +318,7 @@ void vib_scatter(const struct vib_wqe *w, u32 off, const void *data, u32 len)
 			continue;
 		}
 		n = min(len, w->sge[i].length - off);
-		to = vib_sge_ptr(w->sge[i].addr + off);
+		to = vib_sge_ptr(w->sge[i].addr + off, n);
 		if (to)
 			memcpy(to, data, n);
 		data += n;
@@ -339,7 +345,7 @@ void vib_pkt_walk(const struct vib_pkt *p, u32 len,
 			continue;
 		}
 		n = min(len, p->sge[i].length - skip);
-		from = vib_sge_ptr(p->sge[i].addr + skip);
+		from = vib_sge_ptr(p->sge[i].addr + skip, n);
 		if (from)
 			fn(ctx, from, n);
 		len -= n;

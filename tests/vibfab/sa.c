@@ -329,7 +329,7 @@ void vib_sa_rx(struct vib_pkt *p)
 	spin_unlock_irqrestore(&vib_sa.lock, flags);
 	if (!taken)
 		kfree(r);
-	else if (vib_sa.slow_ms)
+	else if (vib_sa.slow_ms && !READ_ONCE(vib_sa.refusals))
 		queue_delayed_work(vib_fab.wq, &vib_sa.work,
 				   msecs_to_jiffies(vib_sa.slow_ms));
 	else

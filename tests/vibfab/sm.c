@@ -35,16 +35,21 @@ u32 vib_sm_first_free_lid(void)
 	return (vib_par.hcas * vib_par.ports + 2) << vib_lmc;
 }
 
-/* Route the LIDs of @port to it. RCU or fab.mutex keeps the port. */
+/*
+ * Route the LIDs of @port to it, or no longer. While it was down they may have
+ * become another's: those stay. RCU or fab.mutex keeps the port.
+ */
 static void vib_sm_route(struct vib_port *port, bool on)
 {
-	u32 i;
+	u32 first = port->lid & ~((1U << port->lmc) - 1), lid;
 
-	if (!port->lid)
+	if (!port->lid || (on && !READ_ONCE(port->link_up)))
 		return;
-	for (i = 0; i < 1U << port->lmc; i++)
-		vib_lft_set((port->lid & ~((1 << port->lmc) - 1)) + i,
-			    on ? port->swport : VIB_NO_PORT);
+	for (lid = first; lid < first + (1U << port->lmc); lid++)
+		if (on)
+			vib_lft_set(lid, port->swport);
+		else if (lid < VIB_LIDS && vib_fab.lft[lid] == port->swport)
+			vib_lft_set(lid, VIB_NO_PORT);
 }
 
 /*

@@ -87,21 +87,24 @@ static void vib_switch_out(struct vib_pkt *p, u32 out, struct vib_kicks *k)
 static void vib_switch_flood(struct vib_pkt *p, struct vib_kicks *k)
 {
 	u32 index = p->dlid - VIB_MLID_BASE;
-	u32 pos, bit, out;
+	u32 pos, bit, out, copies = 0;
 	u16 mask;
 
-	if (index >= VIB_MLIDS)
-		return;
-	for (pos = 0; pos < VIB_MFT_POS; pos++) {
+	for (pos = 0; pos < VIB_MFT_POS && index < VIB_MLIDS; pos++) {
 		mask = READ_ONCE(vib_fab.mft[index][pos]);
 		while (mask) {
 			bit = __ffs(mask);
 			mask &= mask - 1;
 			out = pos * 16 + bit;
-			if (out != p->in_port && out < VIB_SW_PORTS)
-				vib_switch_out(p, out, k);
+			if (out == p->in_port || out >= VIB_SW_PORTS)
+				continue;
+			vib_switch_out(p, out, k);
+			copies++;
 		}
 	}
+	/* it was on the wire all the same, up to the switch */
+	if (!copies)
+		vib_ring_add(p, 0, VIB_NO_MEMBER);
 }
 
 /* Egress port for unicast @lid; VIB_NO_PORT when the table has none. */

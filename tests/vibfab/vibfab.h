@@ -49,6 +49,8 @@
 #define VIB_GRH_LEN	40
 #define VIB_MAGIC	0x7ab1ab1e	/* of an object that lives */
 #define VIB_MC_HASH	64
+/* packets that a softirq work item carries before others have their turn */
+#define VIB_BH_BATCH	64
 
 /* What became of a packet; also the index of the counter that goes up. */
 enum vib_verdict {
@@ -177,6 +179,7 @@ struct vib_rq {
 
 struct vib_srq {
 	struct ib_srq ibsrq;
+	u32 magic;
 	struct vib_rq rq;
 	u32 limit;
 	unsigned long events;
@@ -316,6 +319,7 @@ struct vib_hca {
 	struct list_head qp_list;
 	struct list_head cq_list;
 	bool fatal;
+	bool announced;		/* clients know of it: events reach somebody */
 };
 
 struct vib_fabric {
@@ -333,6 +337,7 @@ struct vib_fabric {
 	__be64 sm_guid;
 	atomic_t strict[VIB_STRICTS];
 	atomic_t fail_in[VIB_F_OPS];
+	atomic_t pkey_queries;
 	struct workqueue_struct *wq;
 	struct workqueue_struct *bh_wq;
 };

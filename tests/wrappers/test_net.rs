@@ -16,6 +16,7 @@ use crate::{
     net::{
         device::Device,
         notifier::{Change, Listener, Listening, Notifier},
+        pages::Pages,
         rtnl::Rtnl,
         rxbuf::{Cast, FrameInfo, Layout, RxBuf, GRH_LEN, HARD_LEN},
         skb::{SkBuff, SkbList},
@@ -202,8 +203,9 @@ mod rxbuf_tests {
 
     #[test]
     fn both_parts_hold_the_whole_area() -> Result {
+        let mut pages = Pages::new(1)?;
         for area in [2044 + 44, 4092 + 44] {
-            let buffer = RxBuf::new(Layout::new(area), None).ok_or(ENOMEM)?;
+            let buffer = RxBuf::new(Layout::new(area), &mut pages).ok_or(ENOMEM)?;
             let (head, tail) = (DmaBuffer::head(&buffer).1, buffer.tail().map_or(0, |t| t.1));
             assert_eq!(head + tail, area);
             // Out of bounds, this is a report of KASAN's.
@@ -213,22 +215,27 @@ mod rxbuf_tests {
     }
 
     #[test]
-    fn a_buffer_that_needs_two_pages_is_refused() {
-        assert!(RxBuf::new(Layout::new(384 + 4097), None).is_none());
+    fn a_buffer_that_needs_two_pages_is_refused() -> Result {
+        let mut pages = Pages::new(1)?;
+        assert!(RxBuf::new(Layout::new(384 + 4097), &mut pages).is_none());
+        Ok(())
     }
 
     #[test]
     fn a_small_frame_gives_the_page_back() -> Result {
         let dev = Netdev::new()?;
-        let buffer = RxBuf::new(Layout::new(4092 + 44), None).ok_or(ENOMEM)?;
+        let mut pages = Pages::new(1)?;
+        let buffer = RxBuf::new(Layout::new(4092 + 44), &mut pages).ok_or(ENOMEM)?;
         fill(&buffer, 0x33);
-        let (skb, page) = in_bottom_half(|| buffer.into_skb(dev.device(), &frame(100, Cast::Host)))
+        let page = buffer.tail().map(|(start, _)| start);
+        let info = frame(100, Cast::Host);
+        let skb = in_bottom_half(|| buffer.into_skb(dev.device(), &info, &mut pages))
             .map_err(|_| ENOMEM)?;
         assert_eq!((skb.len(), skb.segments()), (100, 1));
         assert!(skb.head().iter().all(|octet| *octet == 0x33));
-        assert!(page.is_some());
         // The page serves another buffer, and goes with that.
-        let again = RxBuf::new(Layout::new(4092 + 44), page).ok_or(ENOMEM)?;
+        let again = RxBuf::new(Layout::new(4092 + 44), &mut pages).ok_or(ENOMEM)?;
+        assert_eq!(again.tail().map(|(start, _)| start), page);
         drop(again);
         in_bottom_half(|| drop(skb));
         Ok(())
@@ -237,27 +244,37 @@ mod rxbuf_tests {
     #[test]
     fn a_full_frame_takes_the_page_along() -> Result {
         let dev = Netdev::new()?;
-        let buffer = RxBuf::new(Layout::new(4092 + 44), None).ok_or(ENOMEM)?;
+        let mut pages = Pages::new(1)?;
+        let buffer = RxBuf::new(Layout::new(4092 + 44), &mut pages).ok_or(ENOMEM)?;
         fill(&buffer, 0x44);
         let info = frame(4092, Cast::Multicast);
-        let (mut skb, page) =
-            in_bottom_half(|| buffer.into_skb(dev.device(), &info)).map_err(|_| ENOMEM)?;
-        assert!(page.is_none());
+        let page = buffer.tail().map(|(start, _)| start);
+        let mut skb = in_bottom_half(|| buffer.into_skb(dev.device(), &info, &mut pages))
+            .map_err(|_| ENOMEM)?;
         assert_eq!((skb.len(), skb.segments()), (4092, 2));
+        // While the packet has it, nobody else gets it; afterwards the next buffer does.
+        let other = RxBuf::new(Layout::new(4092 + 44), &mut pages).ok_or(ENOMEM)?;
+        assert_ne!(other.tail().map(|(start, _)| start), page);
         skb.linearize()?;
         assert!(skb.head().iter().all(|octet| *octet == 0x44));
         in_bottom_half(|| drop(skb));
+        let again = RxBuf::new(Layout::new(4092 + 44), &mut pages).ok_or(ENOMEM)?;
+        assert_eq!(again.tail().map(|(start, _)| start), page);
+        drop(other);
+        drop(again);
         Ok(())
     }
 
     #[test]
     fn a_frame_beyond_the_area_leaves_the_buffer() -> Result {
         let dev = Netdev::new()?;
+        let mut pages = Pages::new(1)?;
         for area in [2044 + GRH_LEN + ENCAP, 4092 + GRH_LEN + ENCAP] {
-            let mut buffer = RxBuf::new(Layout::new(area), None).ok_or(ENOMEM)?;
+            let mut buffer = RxBuf::new(Layout::new(area), &mut pages).ok_or(ENOMEM)?;
             for payload in [area - GRH_LEN - ENCAP + 1, area, 0xffff_ffff] {
                 let info = frame(payload, Cast::Broadcast);
-                buffer = match in_bottom_half(|| buffer.into_skb(dev.device(), &info)) {
+                let taken = in_bottom_half(|| buffer.into_skb(dev.device(), &info, &mut pages));
+                buffer = match taken {
                     Ok(_) => return Err(EINVAL),
                     Err(back) => back,
                 };
@@ -270,11 +287,12 @@ mod rxbuf_tests {
     #[test]
     fn an_empty_payload_is_a_packet() -> Result {
         let dev = Netdev::new()?;
-        let buffer = RxBuf::new(Layout::new(2044 + 44), None).ok_or(ENOMEM)?;
-        let (mut skb, page) =
-            in_bottom_half(|| buffer.into_skb(dev.device(), &frame(0, Cast::Host)))
-                .map_err(|_| ENOMEM)?;
-        assert!(page.is_none());
+        let mut pages = Pages::new(1)?;
+        let buffer = RxBuf::new(Layout::new(2044 + 44), &mut pages).ok_or(ENOMEM)?;
+        assert!(buffer.tail().is_none());
+        let info = frame(0, Cast::Host);
+        let mut skb = in_bottom_half(|| buffer.into_skb(dev.device(), &info, &mut pages))
+            .map_err(|_| ENOMEM)?;
         assert_eq!(skb.len(), 0);
         // The link-layer header lies in front of it.
         skb.push(&[7; HARD_LEN])?;

@@ -5,9 +5,10 @@
 use kernel::{prelude::*, sync::Arc};
 
 use crate::{
+    base::netdev::HeldNetdev,
     rdma::{
-        client::Slot, AhAttr, Client, DeviceHandle, EventKind, Grh, QpState, Registration,
-        SaClient, Wc,
+        client::Slot, Addressee, AhAttr, Client, DeviceHandle, EventKind, Grh, QpState,
+        Registration, SaClient, Wc,
     },
     sys::bindings,
     wire::gid::Gid,
@@ -32,6 +33,10 @@ impl Client for Nobody {
     }
 
     fn remove(_device: &DeviceHandle, (): ()) {}
+
+    fn addressed((): &(), _to: &Addressee) -> Option<HeldNetdev> {
+        None
+    }
 }
 
 #[kunit_tests(ipoib_rdma)]

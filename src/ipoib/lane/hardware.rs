@@ -46,12 +46,20 @@ const MAX_ENDS: usize = 4096;
 /// The same where each has buffers of its own.
 const MAX_OWN_ENDS: usize = 128;
 
+/// The most sends that may be under way on a connection: each may be of 64 KiB, and each costs some
+/// hundred octets here and in the device for every peer.
+const SEND_SLOTS: u32 = 32;
+
 /// The verbs objects that all connections of an interface share, and their sizes.
 pub(crate) struct LaneHardware {
     pub(crate) pd: Pd,
     send_cq: Cq,
     recv_cq: Cq,
     sizes: QpSizes,
+    /// Sends that may be under way on all connections together.
+    credits: u32,
+    /// Receives that may be.
+    receives: u32,
     /// Whether all receiving ends share a receive queue.
     pub(crate) shared: bool,
     /// Receiving ends that there may be.
@@ -96,7 +104,7 @@ impl LaneHardware {
         };
         let credits = (params.send_ring * 4).min(attrs.max_cqe / 2).max(1);
         let sizes = QpSizes {
-            send_wr: params.send_ring,
+            send_wr: params.send_ring.min(SEND_SLOTS),
             recv_wr: 0,
             send_sge: send_sges(attrs),
             recv_sge: 0,
@@ -105,18 +113,12 @@ impl LaneHardware {
             Lane::new(dev, credits, sizes.send_sge as usize)?,
             GFP_KERNEL,
         )?;
-        let made = Self::create_cqs(
-            iface,
-            dev,
-            pd,
-            &lane,
-            credits,
-            if shared {
-                buffers
-            } else {
-                buffers * ends as u32
-            },
-        );
+        let receives = if shared {
+            buffers
+        } else {
+            buffers * ends as u32
+        };
+        let made = Self::create_cqs(iface, dev, pd, &lane, credits, receives);
         let (send_cq, recv_cq) = match made {
             Ok(cqs) => cqs,
             Err(e) => {
@@ -129,6 +131,8 @@ impl LaneHardware {
             send_cq,
             recv_cq,
             sizes,
+            credits,
+            receives,
             shared,
             ends,
             buffers: buffers as u16,
@@ -166,6 +170,18 @@ impl LaneHardware {
         Ok((send_cq, recv_cq))
     }
 
+    /// Makes other completion queues in place of those that there are, on which no queue pair is left. The
+    /// poll of `lane` is disabled. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// What the verbs say, with a log line; then the former ones stay.
+    pub(crate) fn renew(&mut self, iface: &Arc<Interface>, dev: &Device, lane: &Lane) -> Result {
+        (self.send_cq, self.recv_cq) =
+            Self::create_cqs(iface, dev, &self.pd, lane, self.credits, self.receives)?;
+        Ok(())
+    }
+
     /// A queue pair for one end of a connection, in RESET; `ear` hears of it. May sleep.
     pub(crate) fn queue_pair(&self, transport: Transport<'_>, ear: Arc<Ear>) -> Result<QpControl> {
         let sizes = match transport {
@@ -198,6 +214,11 @@ impl LaneHardware {
             transport,
             ear,
         )
+    }
+
+    /// Slots of the send ring of a connection; a power of two.
+    pub(crate) fn send_slots(&self) -> usize {
+        self.sizes.send_wr as usize
     }
 
     /// The largest MTU of connected mode.

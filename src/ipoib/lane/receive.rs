@@ -2,9 +2,12 @@
 
 //! The poll's receiving half.
 
-use kernel::sync::atomic::{
-    Full,
-    Relaxed, //
+use kernel::sync::{
+    atomic::{
+        Full,
+        Relaxed, //
+    },
+    Arc, //
 };
 
 use super::{
@@ -13,6 +16,7 @@ use super::{
         worker, //
     },
     now_secs,
+    Ear,
     Inner,
     BATCH, //
 };
@@ -34,6 +38,8 @@ pub(super) struct Receives {
     pub(super) regions: usize,
     /// How many there should be.
     pub(super) target: usize,
+    /// The end that has the queue for itself.
+    pub(super) ear: Option<Arc<Ear>>,
 }
 
 impl Inner {
@@ -76,9 +82,11 @@ impl Inner {
             return;
         };
         if !wc.status().is_success() {
-            if recvs.lender.srq().is_none() {
-                // Its queue pair is in the error state and gives back at once what it gets.
+            if let Some(ear) = &recvs.ear {
+                // Its queue pair is in the error state and gives back at once what it gets. That is all that is ever
+                // heard of it: the peer, which may have nothing to send for long, must be told.
                 recvs.target = 0;
+                ear.fail();
             }
             if !wc.status().is_flushed() {
                 stats.rx_drop(RxDrop::CompletionError);

@@ -9,6 +9,7 @@
 #![allow(dead_code, unused_imports)]
 
 mod base {
+    pub(crate) mod atomic;
     #[path = "../../../../../src/base/flags.rs"]
     pub(crate) mod flags;
     pub(crate) mod lock;
