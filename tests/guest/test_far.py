@@ -212,10 +212,10 @@ def test_the_in_tree_driver(a, c):
 
 
 class Message(ctypes.Structure):
-    """struct mmsghdr"""
+    """struct mmsghdr; its own length is behind the padding of the structure in it"""
     _fields_ = [("name", ctypes.c_void_p), ("namelen", ctypes.c_uint), ("iov", ctypes.c_void_p),
                 ("iovlen", ctypes.c_size_t), ("control", ctypes.c_void_p), ("controllen", ctypes.c_size_t),
-                ("flags", ctypes.c_int), ("len", ctypes.c_uint)]
+                ("flags", ctypes.c_size_t), ("len", ctypes.c_size_t)]
 
 
 class Vector(ctypes.Structure):
