@@ -152,7 +152,8 @@ class Ledger:
 
 
 def queries_done(side):
-    return "queries: 0 waiting, 0 out" in Debug(side).text
+    text = Debug(side).text
+    return "queries: 0 waiting, 0 out" in text and "joins: 0 waiting, 0 out" in text
 
 
 class Requests:

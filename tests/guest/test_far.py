@@ -102,8 +102,9 @@ def test_subnet_manager_restarts_under_traffic(a, known):
     """Memberships are renewed and paths asked for again while a thousand peers are sent to: no packet is lost."""
     bounded()
     for what in ("sm lid 40001", "sm reregister", "sm restart", "sm lid 1"):
-        requests = far.Requests()
-        lost = known.sweep(range(500))
+        # All thousand are in use: while the last queries were waited for, some were forgotten.
+        lost = known.sweep(range(1000))
+        requests, ledger = far.Requests(), far.Ledger(known)
         vibfab.ctl(what)
         start = time.monotonic()
         for _ in range(20):
@@ -111,25 +112,26 @@ def test_subnet_manager_restarts_under_traffic(a, known):
         member = vibfab.port(a.port)["sw"]
         net.wait_until("the membership", lambda m=member: m in vibfab.groups()[BROADCAST]["members"])
         net.wait_until("the last query", lambda: far.queries_done(a), seconds=600, pause=0.5)
-        far.say(f"{what}: lost {len(lost)} of 20500, {time.monotonic() - start:.1f} s until the last query, "
-                f"{requests()}")
+        far.say(f"{what}: lost {len(lost)} of 21000, {time.monotonic() - start:.1f} s until the last query, "
+                f"{requests()}; dropped {ledger.settle()}")
         assert lost == []
         assert each(requests, known) <= EACH
         assert requests()["joins"] <= 20
 
 
 def test_all_lids_change(a, known):
-    """Every peer moves, and the subnet manager has everybody register again: all are found."""
+    """Every peer moves, and the subnet manager has everybody register again: all are found. What goes to the old LIDs
+    until the answer comes is lost in the fabric, without our knowledge."""
     bounded()
     for lid in (20000, 0x1000):
-        requests, ledger = far.Requests(), far.Ledger(known)
+        requests = far.Requests()
         vibfab.ctl(f"far lid {lid}", "sm reregister")
         done, seconds = known.contact(600)
         net.wait_until("the last query", lambda: far.queries_done(a), seconds=600, pause=0.5)
-        far.say(f"all LIDs change: {done} peers again in {seconds:.1f} s, {each(requests, known):.2f} path queries "
-                f"for each; dropped {ledger.settle()}")
+        count = each(requests, known)
+        far.say(f"all LIDs change: {done} peers again in {seconds:.1f} s, {count:.2f} path queries for each")
         assert done == known.count
-        assert each(requests, known) <= EACH
+        assert count <= EACH
         assert known.sweep() == []
 
 
@@ -172,17 +174,20 @@ def test_memory_comes_back(a, peers):
 
 
 def test_everybody_at_once_ipv6(a):
-    """The same by neighbour discovery, which wants a group for each peer besides."""
+    """The same by neighbour discovery, which wants a group for each peer besides: two requests for each."""
     anew(a)
     peers = far.Peers(a, far.nodes(), family=6)
     bounded()
     requests, ledger = far.Requests(), far.Ledger(peers)
     done, seconds = peers.contact(900)
     count = each(requests, peers)
+    total = requests()
     far.say(f"ipoib_rs, IPv6, SA {RATE}/s: {done} peers in {seconds:.1f} s, {count:.2f} path queries for each; "
-            f"dropped {ledger.settle()}; SA {requests()}")
+            f"dropped {ledger.settle()}; SA {total}")
     assert done == peers.count
-    assert count <= EACH
+    assert count <= EACH and total["joins"] <= EACH * peers.count
+    # The administrator was never idle: two requests for each, and a quarter for what the stack's own retries cost.
+    assert seconds <= 1.25 * 2 * peers.count / RATE
     assert peers.sweep() == []
     peers.close()
 
