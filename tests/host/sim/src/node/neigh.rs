@@ -93,6 +93,9 @@ impl Node {
                 Asker::Stranger
             };
             match dest {
+                Dest::Peer(_) if !self.link.may_join() => {
+                    self.drop_waiting(dest, TxDrop::NotReady);
+                }
                 Dest::Peer(peer) => self.path_wanted(io, peer, asker),
                 Dest::Group(group) => self.group_pending(io, group),
             }
