@@ -1,8 +1,5 @@
 """What our driver makes of an HCA's offloads, beside test_vibfab_offload.py; facts NET-21, TX-9, TX-16, RX-12."""
 
-import socket
-import threading
-
 import pytest
 
 import net
@@ -86,32 +83,3 @@ def test_corrupted_data_are_caught_either_way(a, b, state):
             assert rule()["hits"] > 0
     finally:
         b.run("ethtool", "-K", b.iface, "rx", "on")
-
-
-def test_longest_headers_are_copied_whole(a, b):
-    """B36: IP options make the headers as long as they get. They are on every segment, and everything arrives."""
-    options = bytes([1]) * 40
-    size, got = 1 << 20, 0
-    with net.netns(b.ns):
-        server = socket.create_server((b.ip4, 0))
-    with net.netns(a.ns):
-        client = socket.socket()
-    vibfab.ctl("ring clear")
-    with server, client:
-        client.settimeout(net.SECONDS)
-        client.setsockopt(socket.IPPROTO_IP, socket.IP_OPTIONS, options)
-        client.connect(server.getsockname())
-        taker, _ = server.accept()
-        with taker:
-            taker.settimeout(net.SECONDS)
-            thread = threading.Thread(target=lambda: (client.sendall(b"x" * size), client.shutdown(socket.SHUT_WR)))
-            thread.start()
-            while part := taker.recv(1 << 16):
-                got += len(part)
-            thread.join(net.SECONDS)
-    assert got == size
-    shown = vibfab.tshark("-o", "tcp.check_checksum:TRUE", "-Y", "tcp.len > 1000", "-T", "fields",
-                          "-e", "ip.hdr_len", "-e", "tcp.checksum.status")
-    rows = {tuple(line.split("\t")) for line in shown.splitlines()}
-    assert rows == {("60", "1")} and len(shown.splitlines()) > 100, rows
-    assert sent_by(a, A)[1] <= a.mtu + 4
