@@ -75,7 +75,7 @@ def test_new_groups_take_after_the_broadcast_group(a, b, scope):
     wanted = {"qkey": QKEY, "mtu": MTU, "tclass": TCLASS, "pkey": 0xFFFF, "rate": RATE, "sl": SL, "flow": FLOW,
               "hop": HOP, "scope": scope}
     with unusual_broadcast_group(a, b, scope) as sa, contextlib.ExitStack() as sockets:
-        assert a.mtu == b.mtu == 2044
+        net.wait_until("the group's MTU", lambda: a.mtu == b.mtu == 2044)
         vibfab.ctl("ring clear")
         for (address, family) in groups:
             rx, index = mcast.udp(b, family)

@@ -1,8 +1,5 @@
 """What our driver makes of an HCA's offloads, beside test_vibfab_offload.py; facts NET-21, TX-9, TX-16, RX-12."""
 
-import socket
-import threading
-
 import pytest
 
 import net
@@ -86,32 +83,3 @@ def test_corrupted_data_are_caught_either_way(a, b, state):
             assert rule()["hits"] > 0
     finally:
         b.run("ethtool", "-K", b.iface, "rx", "on")
-
-
-def test_headers_beyond_the_bound_are_left_to_the_stack(a, b):
-    """B36: with IPv6 options the headers of a large packet are longer than what the HCA may be given to copy. The stack
-    cuts it: everything arrives, with its options."""
-    # Next header (filled in by the stack), length in units of 8 without the first, PadN.
-    options = bytes([0, 12, 1, 100]) + bytes(100)
-    size, got = 1 << 20, 0
-    with net.netns(b.ns):
-        server = socket.create_server((b.ip6, 0), family=socket.AF_INET6)
-    with net.netns(a.ns):
-        client = socket.socket(socket.AF_INET6)
-    vibfab.ctl("ring clear")
-    with server, client:
-        client.settimeout(net.SECONDS)
-        client.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_DSTOPTS, options)
-        client.connect(server.getsockname())
-        taker, _ = server.accept()
-        with taker:
-            taker.settimeout(net.SECONDS)
-            thread = threading.Thread(target=lambda: (client.sendall(b"x" * size), client.shutdown(socket.SHUT_WR)))
-            thread.start()
-            while part := taker.recv(1 << 16):
-                got += len(part)
-            thread.join(net.SECONDS)
-    assert got == size
-    shown = vibfab.tshark("-Y", "ipv6.dstopts && tcp.len > 1000", "-T", "fields", "-e", "ipv6.dstopts.len_oct")
-    assert len(shown.splitlines()) > 100 and set(shown.split()) == {str(len(options))}, shown[:200]
-    assert sent_by(a, A)[1] <= a.mtu + 4
