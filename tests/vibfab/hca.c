@@ -6,7 +6,7 @@
 #include <linux/module.h>
 #include <linux/platform_device.h>
 #include <linux/slab.h>
-#include "vibfab.h"
+#include "sma.h"
 
 #define VIB_LKEY	0x5a0001
 
@@ -340,8 +340,9 @@ static int vib_ports_init(struct vib_hca *hca, u32 first)
 		port->pcpu = alloc_percpu(struct vib_pcpu);
 		if (!port->pcpu)
 			return -ENOMEM;
-		port->link_up = true;
-		port->state = IB_PORT_INIT;
+		/* an SM that runs must not see it before it can answer */
+		port->link_up = vib_par.sm == VIB_SM_EMBEDDED;
+		port->state = port->link_up ? IB_PORT_INIT : IB_PORT_DOWN;
 		port->active_mtu = vib_mtu_enum(vib_par.mtu);
 		port->prefix = 0xfe80000000000000ULL;
 		port->subnet_timeout = 18;
@@ -413,6 +414,8 @@ int vib_hca_add(u32 index)
 	if (err)
 		goto err_unplug;
 	vib_fab.hca[index] = hca;
+	for (i = 0; i < hca->nports; i++)
+		vib_port_phys(&hca->port[i], VIB_PHYS_POLLING);
 	return 0;
 
 err_unplug:
