@@ -32,8 +32,8 @@ def room_for_neighbours(side):
     for family in ("ipv4", "ipv6"):
         for n in (1, 2, 3):
             net.run(["sysctl", "-qw", f"net.{family}.neigh.default.gc_thresh{n}=65536"])
-    # An address that was found stays valid, so that the stack asks for no path in between.
-    side.run("sysctl", "-qw", f"net.ipv4.neigh.{side.iface}.base_reachable_time_ms=36000000")
+        # An address that was found stays valid, so that the stack asks for no path in between.
+        side.run("sysctl", "-qw", f"net.{family}.neigh.{side.iface}.base_reachable_time_ms=36000000")
     side.run("ip", "addr", "replace", f"{OWN[side.letter]}/{PREFIX}", "dev", side.iface)
 
 
@@ -90,17 +90,18 @@ class Peers:
         self.received += len(found)
         return found
 
-    def contact(self, limit):
-        """Sends to all at once, and each second again to those that have not answered yet, for so many seconds at most.
-        One in twenty of the others is sent to as well, so that they stay in use. Returns (how many answered, seconds
-        until the last one did)."""
+    def contact(self, limit, every=1):
+        """Sends to all at once, and after `every` second again to those that have not answered yet, for so many seconds
+        at most. Each of the others is sent to every 20 seconds, so that they stay in use. Returns (how many answered,
+        seconds until the last one did)."""
         missing = set(range(self.count))
         start = last = time.monotonic()
+        number = 0
         while missing and time.monotonic() - start < limit:
             began = time.monotonic()
-            number = int(began - start)
-            self.send(i for i in range(self.count) if i in missing or (i + number) % 20 == 0)
-            while missing and (left := began + 1 - time.monotonic()) > 0:
+            number += 1
+            self.send(i for i in range(self.count) if i in missing or (i + number) % (20 // every) == 0)
+            while missing and (left := began + every - time.monotonic()) > 0:
                 for _, i in self.receive(min(left, 0.1)):
                     missing.discard(i)
                     last = time.monotonic()

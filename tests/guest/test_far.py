@@ -178,12 +178,14 @@ def test_everybody_at_once_ipv6(a):
     anew(a)
     peers = far.Peers(a, far.nodes(), family=6)
     bounded()
-    requests, ledger = far.Requests(), far.Ledger(peers)
-    done, seconds = peers.contact(900)
+    requests = far.Requests()
+    # The stack gives an address up after three seconds, and drops what waits for it without our knowledge. Sending more
+    # often to thousands that wait would only measure how fast the stack does so.
+    done, seconds = peers.contact(900, every=4)
     count = each(requests, peers)
     total = requests()
     far.say(f"ipoib_rs, IPv6, SA {RATE}/s: {done} peers in {seconds:.1f} s, {count:.2f} path queries for each; "
-            f"dropped {ledger.settle()}; SA {total}")
+            f"dropped {Debug(a).drops('tx')}; SA {total}")
     assert done == peers.count
     assert count <= EACH and total["joins"] <= EACH * peers.count
     # The administrator was never idle: two requests for each, and a quarter for what the stack's own retries cost.

@@ -67,6 +67,7 @@ impl Node {
         }
         self.pool = (self.pool.0 + 1, self.pool.1 + len);
         neigh.own |= asker == Asker::Ourselves;
+        neigh.used = now;
         neigh.waiting.push_back((io.now, len));
         if self.has(Mutant::LostWakeUp) && io.rng.chance(100) {
             return;
