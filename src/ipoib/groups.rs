@@ -10,8 +10,14 @@ use kernel::{
     },
 };
 
+mod entry;
+
+use self::entry::{
+    Entry,
+    Fate,
+    Held, //
+};
 use super::{
-    resolver::Membership,
     turns::{
         Slip,
         Turns, //
@@ -25,8 +31,7 @@ use super::{
 use crate::{
     base::{
         log::warn_limited,
-        params,
-        rcu::RcuArc, //
+        params, //
     },
     control::{
         join::{
@@ -42,104 +47,8 @@ use crate::{
         room::Limit,
         time::Millis, //
     },
-    rdma::{
-        Ah,
-        McastAttach, //
-    },
     wire::gid::Gid, //
 };
-
-/// A membership, or a join under way.
-struct Held {
-    /// The id that the machine knows it by.
-    id: u64,
-    /// When it was asked for.
-    since: Millis,
-    membership: Membership,
-}
-
-/// One group.
-struct Entry {
-    machine: Group,
-    attach: Option<McastAttach>,
-    /// Two while a send-only membership is being replaced by a full one.
-    memberships: [Option<Held>; 2],
-    ah: Option<RcuArc<Ah>>,
-    /// Listed by the stack when the list was last read.
-    listed: bool,
-    /// What the last join answered.
-    params: Params,
-    /// How the last join ended: 0 or an error number, as the core reported it.
-    status: i32,
-    /// For the line of those who wait for a place; `None` while the group stands in it.
-    slip: Option<Slip>,
-}
-
-impl Entry {
-    /// The next thing that has become of the memberships, with the id of the one concerned.
-    fn take_fate(&self) -> Option<(u64, Fate)> {
-        self.memberships.iter().flatten().find_map(|held| {
-            let answer = held.membership.take_answer().map(Fate::Answer);
-            let fate = answer.or_else(|| held.membership.take_lost().then_some(Fate::Lost))?;
-            Some((held.id, fate))
-        })
-    }
-
-    /// When the membership `id` was asked for, if that was not just now: the core answers by itself for a group
-    /// that the port is in already, which says nothing of the administrator.
-    fn since(&self, id: u64, now: Millis) -> Option<Millis> {
-        let mut all = self.memberships.iter().flatten();
-        let since = all.find(|held| held.id == id)?.since;
-        (since < now).then_some(since)
-    }
-
-    /// Gives up the membership `id`, whatever its state.
-    fn leave(&mut self, id: u64) {
-        for slot in &mut self.memberships {
-            if slot.as_ref().is_some_and(|held| held.id == id) {
-                *slot = None;
-            }
-        }
-    }
-
-    /// Takes over the outcome of the join `id`.
-    fn answered(&mut self, cx: &mut Cx<'_>, group: &Gid, id: u64, answer: Result<Params>) -> Event {
-        let since = self.since(id, cx.now);
-        match answer {
-            Ok(params) => {
-                if let Some(since) = since {
-                    cx.pace.answered(cx.now.saturating_sub(since));
-                }
-                self.params = params;
-                self.status = 0;
-                Event::Joined { id, params }
-            }
-            Err(e) => {
-                if params::mcast_debug() {
-                    pr_info!(
-                        "{}: multicast join failed for {:?}, status {}\n",
-                        cx.dev.name(),
-                        group,
-                        e.to_errno()
-                    );
-                }
-                self.status = e.to_errno();
-                self.leave(id);
-                let cause = cx.iface.resolver().join_failure(e);
-                if let (Failure::Refused, Some(since)) = (cause, since) {
-                    cx.pace.answered(cx.now.saturating_sub(since));
-                }
-                Event::JoinFailed { id, cause }
-            }
-        }
-    }
-}
-
-/// What has become of a membership.
-enum Fate {
-    Answer(Result<Params>),
-    Lost,
-}
 
 /// All groups of one interface. Belongs to the worker.
 pub(crate) struct Groups {
