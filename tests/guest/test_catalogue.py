@@ -92,42 +92,6 @@ def test_active_backup_bond(a, b):
                 "cat", f"/sys/class/net/{n}/bonding_slave/mii_status").stdout)
 
 
-def test_bond_and_mode(a, b):
-    """B42: the MTU of a bond can be that of connected mode when its ports are in it; a port that leaves the mode has
-    its own MTU at once, and what is too long for it is answered with that."""
-    run(["modprobe", "bonding", "max_bonds=0"])
-    datagram = a.mtu
-    b.run("sh", "-c", f"echo connected >/sys/class/net/{b.iface}/mode")
-    try:
-        with bond(a) as (inside, other):
-            def mtu(name):
-                return int(inside("cat", f"/sys/class/net/{name}/mtu").stdout)
-
-            def set_modes(mode):
-                for name in (a.iface, other):
-                    inside("sh", "-c", f"echo {mode} >/sys/class/net/{name}/mode")
-
-            def passes(*options):
-                return inside("ping", "-q", "-c", "1", "-W", "1", "-s", "30000", *options, b.ip4,
-                              check=False).returncode == 0
-
-            # The ports follow their bond, which was made in datagram mode.
-            assert mtu("bond0") <= datagram
-            set_modes("connected")
-            inside("ip", "link", "set", "bond0", "mtu", "65520")
-            assert mtu(a.iface) == mtu(other) == 65520
-            wait_until("large packets", lambda: passes("-M", "do"))
-            set_modes("datagram")
-            assert mtu(a.iface) == mtu(other) == datagram
-            wait_until("fragments", passes)
-            assert not passes("-M", "do")
-            inside("ip", "link", "set", "bond0", "mtu", datagram)
-            wait_until("fragments", passes)
-    finally:
-        b.run("sh", "-c", f"echo datagram >/sys/class/net/{b.iface}/mode")
-        a.set_link("mtu", datagram)
-
-
 @pytest.mark.parametrize("mode", ["balance-rr", "balance-xor", "broadcast", "802.3ad", "balance-tlb", "balance-alb"])
 def test_other_bonds_are_refused(a, b, mode):
     """B71: of the bonding modes only active-backup takes an IPoIB interface; the others say no and harm nothing."""
