@@ -21,6 +21,12 @@ const PAUSE: backoff::Config = backoff::Config::new(1000, 8000);
 /// as long as the answer took, then twice as long each time, but not longer than this many times.
 const GAP_TIMES: u64 = 4;
 
+/// Joins that an interface has out at the same time, besides the broadcast group's: what its queries leave of the 16
+/// requests for which there is room below ([`QueryCap::SA_LIMIT`]). Thousands of groups can be sent to at once, and
+/// when all of them were asked for at once no query would get through, and most joins would be given up as unanswered
+/// long before their turn.
+pub const JOIN_LIMIT: usize = 3;
+
 /// On whose behalf a path is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asker {

@@ -7,6 +7,8 @@
 //! - Nothing is joined before the gate is `Up`: for the broadcast group that is an ACTIVE port, for all others a
 //!   joined broadcast group (MC-2, MC-4). While the broadcast group is being joined again the others get `Hold`:
 //!   they keep what they have and start nothing.
+//! - No join starts without a place among those that are out: the machine asks for one ([`Action::Ask`]), keeps what
+//!   it has until it gets it ([`Event::Turn`]), and asks once at a time.
 //! - Every outcome of a join comes back here, and a membership that was obtained is left exactly once (B51).
 //! - A re-join (`Lost`, `Reregister`) keeps the address handle and the attachment in use, and replaces them only
 //!   if the answer differs.
@@ -59,6 +61,8 @@ pub struct Group {
     gate: Gate,
     held: Option<Membership>,
     joining: Option<Joining>,
+    /// A place was asked for, and has not come yet.
+    asked: bool,
     /// The membership held, or the one before, is to be replaced.
     rejoin: bool,
     published: Option<Params>,
@@ -88,6 +92,7 @@ impl Group {
             gate: Gate::Down,
             held: None,
             joining: None,
+            asked: false,
             rejoin: false,
             published: None,
             attached: None,
@@ -120,6 +125,12 @@ impl Group {
             Event::Up => self.gate = Gate::Up,
             Event::Hold if self.gate == Gate::Up => self.gate = Gate::Hold,
             Event::Hold => {}
+            Event::Turn => {
+                self.asked = false;
+                if self.ready(now) {
+                    self.begin(now, seq, &mut out);
+                }
+            }
             Event::Down => {
                 self.gate = Gate::Down;
                 let forget = self.want == Some(Kind::SendOnly);
@@ -142,7 +153,7 @@ impl Group {
             }
             Event::Tick => self.tick(now, seq, &mut out),
         }
-        self.advance(now, seq, &mut out);
+        self.advance(now, &mut out);
         self.arm(&mut out);
         out
     }
@@ -356,14 +367,29 @@ impl Group {
         joining.since.saturating_add(self.policy.join_limit)
     }
 
-    /// Starts the join that is due, if any. The only place where joins start.
-    fn advance(&mut self, now: Millis, seq: &mut Seq, out: &mut Actions) {
+    /// Whether a join is due now.
+    fn ready(&self, now: Millis) -> bool {
+        self.due().is_some() && self.next_try.is_none_or(|at| at.reached(now))
+    }
+
+    /// Asks for a place for the join that is due, if any.
+    fn advance(&mut self, now: Millis, out: &mut Actions) {
+        if !self.ready(now) {
+            return;
+        }
+        // The moment has come, and nothing more of it is to be armed for.
+        self.next_try = None;
+        if !self.asked {
+            self.asked = true;
+            out.push(Action::Ask);
+        }
+    }
+
+    /// Starts the join that is due. The only place where joins start.
+    fn begin(&mut self, now: Millis, seq: &mut Seq, out: &mut Actions) {
         let Some(state) = self.due() else {
             return;
         };
-        if self.next_try.is_some_and(|at| !at.reached(now)) {
-            return;
-        }
         self.next_try = None;
         if self.rejoin {
             if let Some(old) = self.held.take() {

@@ -21,6 +21,7 @@ use super::{
     lane::{
         Ear,
         Lane,
+        LaneHardware,
         TxConn, //
     },
     passive::Passive,
@@ -32,7 +33,8 @@ use crate::{
     base::{
         log::warn_limited,
         params,
-        rcu::RcuArc, //
+        rcu::RcuArc,
+        time, //
     },
     control::{
         conn::{
@@ -122,7 +124,7 @@ impl Conns {
     /// # Errors
     ///
     /// `ENOMEM`. That the service cannot be listened on costs no more than a warning.
-    pub(crate) fn new(iface: &Arc<Interface>, lane: Arc<Lane>, max_frame: u32) -> Result<Self> {
+    pub(crate) fn new(iface: &Arc<Interface>, lane: Arc<Lane>, hw: &LaneHardware) -> Result<Self> {
         let mail = Mail::new(iface)?;
         let device = iface.port().rdma().device();
         let service = cm::service_id(iface.qpn());
@@ -136,6 +138,8 @@ impl Conns {
             })
             .ok();
         lane.start();
+        // What failed when the interface was going down, or was down, is made anew by the first run of the worker.
+        let failed = lane.take_broken() || hw.dead();
         Ok(Self {
             passive: Passive::new(lane.clone()),
             lane,
@@ -144,12 +148,12 @@ impl Conns {
             map: RBTree::new(),
             ids: RBTree::new(),
             attempts: 0,
-            max_frame,
+            max_frame: hw.max_frame(),
             path: None,
             deadline: None,
             hungry: false,
             watch: None,
-            renew: None,
+            renew: failed.then(|| Millis(time::now_ms())),
         })
     }
 
@@ -366,7 +370,7 @@ impl Conns {
         }
         // Ends whose sends have failed.
         let mut at = None;
-        while let Some((gid, failed)) = next_after(&self.map, at.as_ref(), |entry| {
+        while let Some((gid, failed)) = next_after(&self.map, at.as_ref(), |_, entry| {
             let parts = entry.parts.as_ref();
             parts
                 .filter(|parts| parts.ear.failed())
@@ -390,7 +394,7 @@ impl Conns {
     /// Ends every connection that we send over.
     pub(crate) fn flush(&mut self, cx: &mut Cx<'_>) {
         let mut at = None;
-        while let Some((gid, ())) = next_after(&self.map, at.as_ref(), |_| ()) {
+        while let Some((gid, ())) = next_after(&self.map, at.as_ref(), |_, _| ()) {
             at = Some(gid);
             self.step(cx, &gid, Event::Flush);
         }
@@ -410,9 +414,11 @@ impl Conns {
         let mut at = None;
         self.deadline = None;
         self.hungry = false;
-        while let Some((gid, (status, deadline))) = next_after(&self.map, at.as_ref(), |entry| {
-            (entry.machine.status(), entry.machine.deadline())
-        }) {
+        while let Some((gid, (status, deadline))) =
+            next_after(&self.map, at.as_ref(), |_, entry| {
+                (entry.machine.status(), entry.machine.deadline())
+            })
+        {
             at = Some(gid);
             if deadline.is_some_and(|at| at.reached(cx.now)) {
                 self.step(cx, &gid, Event::Tick);
@@ -439,7 +445,7 @@ impl Conns {
     /// Ends connections that no neighbour refers to, and those over which nothing has come for long.
     pub(crate) fn age(&mut self, cx: &mut Cx<'_>) {
         let mut at = None;
-        while let Some((gid, ())) = next_after(&self.map, at.as_ref(), |_| ()) {
+        while let Some((gid, ())) = next_after(&self.map, at.as_ref(), |_, _| ()) {
             at = Some(gid);
             if !cx.iface.neighbours().contains(&gid) {
                 self.step(cx, &gid, Event::Flush);

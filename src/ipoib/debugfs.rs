@@ -178,6 +178,10 @@ fn write_running(f: &mut fmt::Formatter<'_>, running: &Running, neighbours: u32)
             waiting, out, started
         );
     }
+    let (waiting, out) = running.groups.joins();
+    if result.is_ok() {
+        result = writeln!(f, "joins: {} waiting, {} out", waiting, out);
+    }
     running.paths.for_each(|gid, path| {
         if result.is_ok() {
             result = write_path(f, gid, &path);

@@ -20,6 +20,7 @@ use crate::{
             Coalescing,
             Ethtool, //
         },
+        extack::ExtAck,
         ops::Ops, //
     },
     wire::rx::RxDrop, //
@@ -119,21 +120,27 @@ impl Ethtool for Interface {
         this.control.lock().coalescing
     }
 
-    fn coalesce(this: ArcBorrow<'_, Self>, wanted: Coalescing) -> Result {
-        let (Ok(frames), Ok(usecs)) = (u16::try_from(wanted.frames), u16::try_from(wanted.usecs))
-        else {
-            return Err(EINVAL);
+    fn coalesce(this: ArcBorrow<'_, Self>, wanted: Coalescing, extack: &ExtAck<'_>) -> Result {
+        let Some(to) = moderation(wanted) else {
+            return Err(extack.refuse(EINVAL, c"rx-usecs and rx-frames are at most 65535"));
         };
         let mut control = this.control.lock();
-        match control.hw.as_ref().ok_or(ENODEV)?.moderate(frames, usecs) {
+        let before = moderation(control.coalescing).unwrap_or_default();
+        match control.hw.as_ref().ok_or(ENODEV)?.moderate(to, before) {
             // Hardware that cannot is none of the user's business (ETH-3).
             Ok(()) => {}
             Err(e) if e == unsupported() => {}
-            Err(e) => return Err(e),
+            Err(e) => return Err(extack.refuse(e, c"the device refuses: nothing has changed")),
         }
         control.coalescing = wanted;
         Ok(())
     }
+}
+
+/// Frames and microseconds as verbs have them.
+fn moderation(wanted: Coalescing) -> Option<(u16, u16)> {
+    let frames = u16::try_from(wanted.frames).ok()?;
+    Some((frames, u16::try_from(wanted.usecs).ok()?))
 }
 
 fn get<const N: usize>(counters: &[Counter; N], i: usize) -> u64 {

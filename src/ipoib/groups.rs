@@ -10,16 +10,28 @@ use kernel::{
     },
 };
 
+mod entry;
+
+use self::entry::{
+    Entry,
+    Fate,
+    Held, //
+};
 use super::{
-    resolver::Membership,
-    walk::next_after,
+    turns::{
+        Slip,
+        Turns, //
+    },
+    walk::{
+        next_after,
+        pace, //
+    },
     worker::Cx, //
 };
 use crate::{
     base::{
         log::warn_limited,
-        params,
-        rcu::RcuArc, //
+        params, //
     },
     control::{
         join::{
@@ -35,102 +47,8 @@ use crate::{
         room::Limit,
         time::Millis, //
     },
-    rdma::{
-        Ah,
-        McastAttach, //
-    },
     wire::gid::Gid, //
 };
-
-/// A membership, or a join under way.
-struct Held {
-    /// The id that the machine knows it by.
-    id: u64,
-    /// When it was asked for.
-    since: Millis,
-    membership: Membership,
-}
-
-/// One group.
-struct Entry {
-    machine: Group,
-    attach: Option<McastAttach>,
-    /// Two while a send-only membership is being replaced by a full one.
-    memberships: [Option<Held>; 2],
-    ah: Option<RcuArc<Ah>>,
-    /// Listed by the stack when the list was last read.
-    listed: bool,
-    /// What the last join answered.
-    params: Params,
-    /// How the last join ended: 0 or an error number, as the core reported it.
-    status: i32,
-}
-
-impl Entry {
-    /// The next thing that has become of the memberships, with the id of the one concerned.
-    fn take_fate(&self) -> Option<(u64, Fate)> {
-        self.memberships.iter().flatten().find_map(|held| {
-            let answer = held.membership.take_answer().map(Fate::Answer);
-            let fate = answer.or_else(|| held.membership.take_lost().then_some(Fate::Lost))?;
-            Some((held.id, fate))
-        })
-    }
-
-    /// When the membership `id` was asked for, if that was not just now: the core answers by itself for a group
-    /// that the port is in already, which says nothing of the administrator.
-    fn since(&self, id: u64, now: Millis) -> Option<Millis> {
-        let mut all = self.memberships.iter().flatten();
-        let since = all.find(|held| held.id == id)?.since;
-        (since < now).then_some(since)
-    }
-
-    /// Gives up the membership `id`, whatever its state.
-    fn leave(&mut self, id: u64) {
-        for slot in &mut self.memberships {
-            if slot.as_ref().is_some_and(|held| held.id == id) {
-                *slot = None;
-            }
-        }
-    }
-
-    /// Takes over the outcome of the join `id`.
-    fn answered(&mut self, cx: &mut Cx<'_>, group: &Gid, id: u64, answer: Result<Params>) -> Event {
-        let since = self.since(id, cx.now);
-        match answer {
-            Ok(params) => {
-                if let Some(since) = since {
-                    cx.pace.answered(cx.now.saturating_sub(since));
-                }
-                self.params = params;
-                self.status = 0;
-                Event::Joined { id, params }
-            }
-            Err(e) => {
-                if params::mcast_debug() {
-                    pr_info!(
-                        "{}: multicast join failed for {:?}, status {}\n",
-                        cx.dev.name(),
-                        group,
-                        e.to_errno()
-                    );
-                }
-                self.status = e.to_errno();
-                self.leave(id);
-                let cause = cx.iface.resolver().join_failure(e);
-                if let (Failure::Refused, Some(since)) = (cause, since) {
-                    cx.pace.answered(cx.now.saturating_sub(since));
-                }
-                Event::JoinFailed { id, cause }
-            }
-        }
-    }
-}
-
-/// What has become of a membership.
-enum Fate {
-    Answer(Result<Params>),
-    Lost,
-}
 
 /// All groups of one interface. Belongs to the worker.
 pub(crate) struct Groups {
@@ -140,6 +58,9 @@ pub(crate) struct Groups {
     /// The broadcast group, which all others depend on.
     broadcast: Gid,
     deadline: Option<Millis>,
+    /// The groups are not looked through before this.
+    not_before: Millis,
+    turns: Turns,
     gate: Gate,
 }
 
@@ -180,6 +101,8 @@ impl Groups {
             count: 0,
             broadcast,
             deadline: None,
+            not_before: Millis::ZERO,
+            turns: Turns::new(),
             gate: Gate::Shut,
         };
         this.insert(&broadcast)?;
@@ -211,6 +134,7 @@ impl Groups {
             listed: false,
             params: Params::default(),
             status: 0,
+            slip: Some(Slip::new()?),
         };
         drop(self.map.insert(RBTreeNode::new(*group, entry, GFP_KERNEL)?));
         self.count += 1;
@@ -238,7 +162,13 @@ impl Groups {
                 if failed && matches!(action, Action::Publish | Action::SendPending) {
                     continue;
                 }
-                match carry_out(cx, group, entry, basis, action) {
+                if action == Action::Ask && *group != self.broadcast {
+                    if let Some(slip) = entry.slip.take() {
+                        self.turns.ask(group, slip);
+                        continue;
+                    }
+                }
+                match carry_out(cx, group, entry, &mut self.turns, basis, action) {
                     Ok(None) => {}
                     Ok(Some(Outcome::Deadline(at))) => {
                         self.deadline = Millis::earliest(self.deadline, Some(at));
@@ -259,29 +189,65 @@ impl Groups {
         }
     }
 
-    /// Takes what has become of joins and memberships.
+    /// Takes what has become of the joins that are out.
     pub(crate) fn take_answers(&mut self, cx: &mut Cx<'_>) {
+        let broadcast = self.broadcast;
+        self.take_fates(cx, &broadcast);
+        for group in self.turns.out().iter().flatten() {
+            self.take_fates(cx, group);
+        }
+    }
+
+    /// Takes what has become of all memberships. Looks at every group.
+    pub(crate) fn take_losses(&mut self, cx: &mut Cx<'_>) {
         let mut at = None;
-        while let Some((group, fate)) = next_after(&self.map, at.as_ref(), Entry::take_fate) {
-            let Some((id, fate)) = fate else {
-                at = Some(group);
+        while let Some((group, ())) = next_after(&self.map, at.as_ref(), |_, _| ()) {
+            at = Some(group);
+            self.take_fates(cx, &group);
+        }
+    }
+
+    fn take_fates(&mut self, cx: &mut Cx<'_>, group: &Gid) {
+        while let Some(entry) = self.map.get_mut(group) {
+            let Some((id, fate)) = entry.take_fate() else {
+                return;
+            };
+            let event = match fate {
+                Fate::Answer(answer) => {
+                    self.turns.over(id);
+                    entry.answered(cx, group, id, answer)
+                }
+                Fate::Lost => Event::Lost { id },
+            };
+            self.step(cx, group, event);
+        }
+    }
+
+    /// Lets those who wait for a place join, as far as there are places. At the end of each run of the worker.
+    pub(crate) fn admit(&mut self, cx: &mut Cx<'_>) {
+        while let Some((group, slip)) = self.turns.next() {
+            let Some(entry) = self.map.get_mut(&group) else {
                 continue;
             };
-            // The same group again after this: it may have more to tell.
-            let event = match (fate, self.map.get_mut(&group)) {
-                (Fate::Answer(answer), Some(entry)) => entry.answered(cx, &group, id, answer),
-                (Fate::Lost, _) | (_, None) => Event::Lost { id },
-            };
-            self.step(cx, &group, event);
+            entry.slip = Some(slip);
+            self.step(cx, &group, Event::Turn);
         }
+    }
+
+    /// How many groups wait for a place for their join, and how many places are taken.
+    pub(crate) fn joins(&self) -> (usize, usize) {
+        let out = self.turns.out().iter().flatten().count();
+        (self.turns.waiting(), out)
     }
 
     /// Feeds `event` to every machine that `which` picks.
     fn step_where(&mut self, cx: &mut Cx<'_>, event: Event, which: impl Fn(&Gid, &Group) -> bool) {
         let mut at = None;
-        while let Some((group, machine)) = next_after(&self.map, at.as_ref(), |e| e.machine) {
+        while let Some((group, hit)) =
+            next_after(&self.map, at.as_ref(), |group, e| which(group, &e.machine))
+        {
             at = Some(group);
-            if which(&group, &machine) {
+            if hit {
                 self.step(cx, &group, event);
             }
         }
@@ -391,7 +357,7 @@ impl Groups {
         }
         // Send-only groups stay (MC-18).
         let mut at = None;
-        while let Some((group, unlisted)) = next_after(&self.map, at.as_ref(), |e| {
+        while let Some((group, unlisted)) = next_after(&self.map, at.as_ref(), |_, e| {
             !e.listed && e.machine.wanted_kind() == Some(Kind::Full)
         }) {
             at = Some(group);
@@ -433,7 +399,7 @@ impl Groups {
     pub(crate) fn age(&mut self, cx: &mut Cx<'_>) {
         let mut at = None;
         while let Some((group, kind)) =
-            next_after(&self.map, at.as_ref(), |e| e.machine.wanted_kind())
+            next_after(&self.map, at.as_ref(), |_, e| e.machine.wanted_kind())
         {
             at = Some(group);
             if kind == Some(Kind::SendOnly) && !cx.iface.neighbours().contains(&group) {
@@ -448,10 +414,11 @@ impl Groups {
         self.count
     }
 
-    /// Feeds the machines whose deadline has come.
+    /// Feeds the machines whose deadline has come. Looks at every group, and so not again before some
+    /// milliseconds have passed when there are many.
     pub(crate) fn tick(&mut self, cx: &mut Cx<'_>) {
         let now = cx.now;
-        if !self.deadline.is_some_and(|at| at.reached(now)) {
+        if !self.deadline().is_some_and(|at| at.reached(now)) {
             return;
         }
         self.deadline = None;
@@ -461,17 +428,19 @@ impl Groups {
         for entry in self.map.values() {
             self.deadline = Millis::earliest(self.deadline, entry.machine.deadline());
         }
+        self.not_before = now.saturating_add(pace(self.count));
     }
 
     /// When [`Groups::tick`] next has something to do.
     pub(crate) fn deadline(&self) -> Option<Millis> {
-        self.deadline
+        self.deadline.map(|at| at.max(self.not_before))
     }
 
     /// Leaves everything.
     pub(crate) fn close(&mut self, cx: &mut Cx<'_>) {
         self.step_where(cx, Event::Unwant, |_, _| true);
         self.map = RBTree::new();
+        self.turns = Turns::new();
         self.count = 0;
     }
 
@@ -521,6 +490,7 @@ fn carry_out(
     cx: &mut Cx<'_>,
     group: &Gid,
     entry: &mut Entry,
+    turns: &mut Turns,
     basis: Option<Params>,
     action: Action,
 ) -> Result<Option<Outcome>> {
@@ -530,13 +500,21 @@ fn carry_out(
             cx.iface.neighbours().unpublish(group);
         }
         Action::Detach { .. } => entry.attach = None,
-        Action::Leave { id } => entry.leave(id),
+        Action::Leave { id } => {
+            turns.over(id);
+            entry.leave(id);
+        }
+        // Others stand in the line.
+        Action::Ask => return Ok(Some(Outcome::Event(Event::Turn))),
         Action::StartJoin { id, state } => {
             let answer = match cx.iface.resolver().join(cx.iface, group, state, basis) {
                 Ok(membership) => {
                     let answer = membership.take_answer();
                     if let Some(slot) = entry.memberships.iter_mut().find(|slot| slot.is_none()) {
                         let since = cx.now;
+                        if answer.is_none() {
+                            turns.begun(id, group);
+                        }
                         *slot = Some(Held {
                             id,
                             since,

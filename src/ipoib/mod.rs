@@ -71,6 +71,7 @@ pub(crate) mod resolver;
 pub(crate) mod rx;
 pub(crate) mod stats;
 mod sysfs;
+mod turns;
 pub(crate) mod tx;
 mod walk;
 pub(crate) mod worker;

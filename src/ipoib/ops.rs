@@ -100,7 +100,7 @@ impl Ops for Interface {
         }
         if let (Some(lane), Some(lane_hw)) = (this.lane(), &cx.hw.lane) {
             // Without connections there are datagrams.
-            made.conns = Conns::new(&this, lane.clone(), lane_hw.max_frame())
+            made.conns = Conns::new(&this, lane.clone(), lane_hw)
                 .inspect_err(|e| pr_warn!("{}: no connections: {:?}\n", dev.name(), e))
                 .ok();
         }
@@ -140,7 +140,7 @@ impl Ops for Interface {
         worker::shut_down(&mut cx, &mut running);
         drop(running);
         drop(this.ident.swap(None));
-        cx.hw.stop_queues(this.queues(), dev);
+        cx.hw.stop_queues(&this, dev);
         drop(guard);
         child::follow(&this, false);
     }

@@ -78,8 +78,7 @@ impl Interface {
 
     /// The broadcast address (FMT-3).
     pub(crate) fn broadcast(&self) -> HwAddr {
-        let scope = self.partition().scope.load(Relaxed) as u8;
-        HwAddr::multicast(mgid::broadcast(scope, self.pkey()))
+        broadcast_address(self.partition().scope.load(Relaxed) as u8, self.pkey())
     }
 
     /// Looks the P_Key up in the port's table; whether it has moved since it was last found. Control
@@ -128,7 +127,7 @@ impl Interface {
             return;
         };
         let before = self.broadcast();
-        let broadcast = HwAddr::multicast(mgid::broadcast(scope, pkey));
+        let broadcast = broadcast_address(scope, pkey);
         if broadcast == before {
             return;
         }
@@ -186,6 +185,11 @@ impl Interface {
         partition.scope.store(broadcast.scope().into(), Relaxed);
         Ok(())
     }
+}
+
+/// The broadcast address of a partition whose groups have that scope.
+fn broadcast_address(scope: u8, pkey: PKey) -> HwAddr {
+    HwAddr::multicast(mgid::broadcast(scope, pkey))
 }
 
 /// Follows the interface's P_Key: it may come, move to another place of the port's table, and go.

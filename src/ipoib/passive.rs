@@ -93,6 +93,9 @@ struct End {
     ear: Arc<Ear>,
     peer: (Gid, Option<Qpn>),
     state: State,
+    /// The peer has said that it knows of our acceptance. One that never does keeps the end for as long as its own
+    /// request says, which may be days.
+    confirmed: bool,
 }
 
 impl End {
@@ -180,6 +183,7 @@ impl Passive {
         if self.ends.len() >= hw.ends {
             return Err(ENOSPC);
         }
+        self.limit_unconfirmed(hw, cx.now);
         self.ends.reserve(1, GFP_KERNEL)?;
         if hw.shared {
             self.open_shared(hw)?;
@@ -197,6 +201,7 @@ impl Passive {
             ear,
             peer: (request.gid, request.data.map(|data| data.qpn)),
             state: State::Live,
+            confirmed: false,
         };
         if !hw.shared {
             let lender = Lender::own(end.qp.qp(), hw.buffers, hw.regions)?;
@@ -213,6 +218,19 @@ impl Passive {
         self.ends.push_within_capacity(end).map_err(|_| ENOMEM)?;
         self.accepted = self.accepted.wrapping_add(1);
         Ok(())
+    }
+
+    /// Keeps half of all ends for peers that mean it: of those that have not confirmed, the oldest makes room.
+    fn limit_unconfirmed(&mut self, hw: &LaneHardware, now: Millis) {
+        let open = |end: &&mut End| end.state == State::Live && !end.confirmed;
+        if self.ends.iter_mut().filter(open).count() < hw.ends.div_ceil(2) {
+            return;
+        }
+        // Ends are in the order of their requests.
+        if let Some(end) = self.ends.iter_mut().find(open) {
+            end.drain(now);
+            self.draining = true;
+        }
     }
 
     /// Makes and fills the shared receive queue, for the first that needs it.
@@ -232,7 +250,12 @@ impl Passive {
     /// Something has happened to a connection.
     pub(super) fn event(&mut self, id: u64, event: CmEvent, now: Millis) {
         match event {
-            CmEvent::Replied(_) | CmEvent::Established => {}
+            CmEvent::Replied(_) => {}
+            CmEvent::Established => {
+                if let Some(end) = self.ends.iter_mut().find(|end| end.cm.id() == id) {
+                    end.confirmed = true;
+                }
+            }
             CmEvent::Refused(_) | CmEvent::Closed | CmEvent::Failed => {
                 if let Some(end) = self.ends.iter_mut().find(|end| end.cm.id() == id) {
                     end.drain(now);

@@ -16,7 +16,10 @@ use super::{
         PathQuery,
         Route, //
     },
-    walk::next_after,
+    walk::{
+        next_after,
+        pace, //
+    },
     worker::Cx, //
 };
 use crate::{
@@ -48,9 +51,6 @@ use crate::{
     },
     wire::gid::Gid, //
 };
-
-/// Paths that one millisecond between two looks at all of them is added for.
-const TICK_PATHS: u32 = 256;
 
 /// One destination GID.
 struct Entry {
@@ -171,6 +171,11 @@ impl Paths {
             self.prefer(&gid);
         }
         self.step(cx, &gid, Event::Wanted);
+    }
+
+    /// A packet waits for `gid`, and the link is not usable.
+    pub(crate) fn refuse(&self, cx: &mut Cx<'_>, gid: &Gid) {
+        drop_waiting(cx, gid, TxDrop::NotReady);
     }
 
     /// Our own traffic goes to `gid` after all.
@@ -386,7 +391,7 @@ impl Paths {
     fn step_where(&mut self, cx: &mut Cx<'_>, event: Event, which: impl Fn(&Path) -> bool) {
         // Step by step: the map must not be borrowed while the machines act on it.
         let mut at = None;
-        while let Some((gid, hit)) = next_after(&self.map, at.as_ref(), |e| which(&e.machine)) {
+        while let Some((gid, hit)) = next_after(&self.map, at.as_ref(), |_, e| which(&e.machine)) {
             at = Some(gid);
             if hit {
                 self.step(cx, &gid, event);
@@ -425,7 +430,7 @@ impl Paths {
             for (_, entry) in self.map.iter() {
                 self.deadline = Millis::earliest(self.deadline, entry.machine.deadline());
             }
-            self.not_before = now.saturating_add(Millis(u64::from(self.count / TICK_PATHS)));
+            self.not_before = now.saturating_add(pace(self.count));
         }
         self.admit(cx);
     }
@@ -444,7 +449,7 @@ impl Paths {
     /// Forgets paths that no neighbour refers to: nothing goes there, and nobody waits for it.
     pub(crate) fn age(&mut self, cx: &mut Cx<'_>) {
         let mut at = None;
-        while let Some((gid, ())) = next_after(&self.map, at.as_ref(), |_| ()) {
+        while let Some((gid, ())) = next_after(&self.map, at.as_ref(), |_, _| ()) {
             at = Some(gid);
             if !cx.iface.neighbours().contains(&gid) {
                 self.step(cx, &gid, Event::Flush);

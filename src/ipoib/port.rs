@@ -90,7 +90,7 @@ impl Seen {
 const READ: u32 = 1 << 0;
 /// Interfaces have chores that need RTNL.
 const CHORES: u32 = 1 << 1;
-/// The port must be read anew after [`WATCH_MS`].
+/// The port must be read anew within [`WATCH_MS`].
 const WATCH: u32 = 1 << 2;
 /// No further work is taken on.
 const CLOSED: u32 = 1 << 31;
@@ -105,6 +105,14 @@ const RETRY_MS: u64 = 1000;
 /// When, in milliseconds, a port that cannot be used is read again although nothing was heard of it: the core passes
 /// on no event while it fails to read the port for its own cache.
 const WATCH_MS: u64 = 5000;
+
+/// How long, in milliseconds, the queue pairs that an interface closes have to give everything back.
+const PATIENCE_MS: u64 = 5000;
+/// The same on a device from which nothing comes any more: one that reported a fatal error, or kept another interface
+/// waiting in vain less than [`STUCK_MS`] ago.
+const STUCK_PATIENCE_MS: u64 = 100;
+/// See [`STUCK_PATIENCE_MS`].
+const STUCK_MS: u64 = 30_000;
 
 /// Interfaces with numbers that grow: the port's own first, then its children.
 #[derive(Default)]
@@ -122,6 +130,11 @@ pub(crate) struct Port {
     flags: Flags,
     /// Until when the device is not believed, in milliseconds; 0 when it is.
     dead_until: Atomic<u64>,
+    /// When the port is to be read again although nobody has asked for it, in milliseconds; 0: not. A time and not a flag:
+    /// the work may run earlier for other reasons, and reading leads to new requests of those who wait.
+    read_at: Atomic<u64>,
+    /// Until when the device is not expected to give anything back, in milliseconds.
+    stuck_until: Atomic<u64>,
     /// The interfaces on this port, each from before its registration until it is unregistered.
     #[pin]
     interfaces: Mutex<List>,
@@ -146,6 +159,8 @@ impl Port {
                 state <- new_spinlock!(seen, "port_state"),
                 flags: Flags::new(),
                 dead_until: Atomic::new(0),
+                read_at: Atomic::new(0),
+                stuck_until: Atomic::new(0),
                 interfaces <- new_mutex!(List::default(), "port_interfaces"),
                 queue,
                 work <- new_delayed_work!("Port::work"),
@@ -247,13 +262,34 @@ impl Port {
         self.refresh();
     }
 
+    /// How long, in milliseconds, to wait for the queue pairs that an interface closes. The wait is under RTNL, and many
+    /// interfaces may be closed one after the other. Any context.
+    pub(crate) fn patience(&self) -> u64 {
+        let until = self.stuck_until.load(Relaxed);
+        if time::now_ms() < until.max(self.dead_until.load(Relaxed)) {
+            STUCK_PATIENCE_MS
+        } else {
+            PATIENCE_MS
+        }
+    }
+
+    /// The queue pairs of an interface were waited for: whether they gave everything back. Any context.
+    pub(crate) fn drained(&self, all: bool) {
+        let until = if all {
+            0
+        } else {
+            time::now_ms().saturating_add(STUCK_MS)
+        };
+        self.stuck_until.store(until, Relaxed);
+    }
+
     /// The port has become active.
     pub(crate) fn revive(self: &Arc<Self>) {
         self.dead_until.store(0, Relaxed);
         self.refresh();
     }
 
-    /// Has the port read anew in [`WATCH_MS`], and its interfaces told. For one that waits for something of which it
+    /// Has the port read anew within [`WATCH_MS`], and its interfaces told. For one that waits for something of which it
     /// might never hear. Process context.
     pub(crate) fn watch(self: &Arc<Self>) {
         self.schedule(WATCH);
@@ -291,6 +327,12 @@ impl WorkItem for Port {
             let _ = this.dead_until.cmpxchg(until, 0, Relaxed);
             todo |= READ;
         }
+        let read_at = this.read_at.load(Relaxed);
+        if read_at != 0 && now >= read_at {
+            todo |= READ;
+        }
+        // The next time that the port is read by itself.
+        let mut next = Some(read_at).filter(|at| *at != 0 && todo & READ == 0);
         if todo & READ != 0 {
             match Seen::read(&this.rdma, this.seen().gid) {
                 Ok(mut seen) => {
@@ -309,23 +351,30 @@ impl WorkItem for Port {
                         this.rdma.number(),
                         e
                     );
-                    this.flags.set(READ);
-                    again = Some(RETRY_MS);
+                    next = Some(now.saturating_add(RETRY_MS));
                 }
             }
+            if todo & WATCH != 0 {
+                next.get_or_insert(now.saturating_add(WATCH_MS));
+            }
+            this.read_at.store(next.unwrap_or(0), Relaxed);
             this.post_all(worker::PORT);
+        } else if todo & WATCH != 0 {
+            let at = *next.get_or_insert(now.saturating_add(WATCH_MS));
+            this.read_at.store(at, Relaxed);
         }
         if todo & CHORES != 0 {
             for interface in this.walk() {
                 interface.do_chores();
             }
         }
-        if todo & WATCH != 0 && again.is_none() {
-            this.flags.set(READ);
-            again = Some(WATCH_MS);
+        if let Some(at) = next {
+            let ms = at.saturating_sub(now);
+            again = Some(again.map_or(ms, |other| other.min(ms)));
         }
         if let Some(ms) = again {
-            this.queue.run_in(this.clone(), ms);
+            // At least one, or a clock that stands still would have it run at once.
+            this.queue.run_in(this.clone(), ms.max(1));
         }
     }
 }

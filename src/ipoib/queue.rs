@@ -72,8 +72,6 @@ use crate::{
 const AUTO_QUEUES: u32 = 8;
 /// Pages of received packets that a queue waits for to use them again.
 const KEPT_PAGES: usize = 256;
-/// Longest wait, in milliseconds, for the queue pairs that are being closed to give everything back.
-const DRAIN_MS: u64 = 5000;
 /// Resets to try when posts race with them.
 const RESET_TRIES: usize = 4;
 
@@ -172,9 +170,14 @@ impl Hardware {
             lane: None,
             pool: AhPool::new(&pd)?,
         };
+        let attrs = device.attrs();
+        let mut flags = QpFlags {
+            block_multicast_loopback: attrs.block_multicast_loopback(),
+            lso: attrs.ud_tso(),
+        };
         let mut queues = KVec::with_capacity(n as usize, GFP_KERNEL)?;
         for index in 0..n {
-            match hw.create_queue(iface, dev, &pd, index) {
+            match hw.create_queue(iface, dev, &pd, index, &mut flags) {
                 Ok(queue) => queues.push(queue, GFP_KERNEL)?,
                 Err(e) => {
                     destroy_queues(&queues, dev);
@@ -203,6 +206,7 @@ impl Hardware {
         dev: &Device,
         pd: &Pd,
         index: u32,
+        flags: &mut QpFlags,
     ) -> Result<Queue> {
         let device = pd.device();
         let attrs = device.attrs();
@@ -233,7 +237,7 @@ impl Hardware {
             send_sge: send_sges(attrs),
             recv_sge: attrs.max_recv_sge.clamp(1, rdma::recv::REGIONS as u32),
         };
-        let qp = create_qp(pd, &send_cq, &recv_cq, sizes, kick)
+        let qp = create_qp(pd, &send_cq, &recv_cq, sizes, kick, flags)
             .inspect_err(|e| complain(device, "queue pair", *e))?;
         let (sends, completions) = rdma::send::send_queue(qp.qp(), params.send_ring as usize)?;
         let recvs = RecvQueue::new(qp.qp(), params.recv_ring as usize)?;
@@ -288,10 +292,19 @@ impl Hardware {
     ///
     /// # Errors
     ///
-    /// `EOPNOTSUPP` when it cannot.
-    pub(crate) fn moderate(&self, frames: u16, usecs: u16) -> Result {
-        let mut all = self.recv_cqs.iter();
-        all.try_for_each(|cq| cq.set_moderation(frames, usecs))
+    /// `EOPNOTSUPP` when it cannot, and what else it says. Then it waits as it did `before`, frames and
+    /// microseconds, on every queue where it does what it is told.
+    pub(crate) fn moderate(&self, (frames, usecs): (u16, u16), before: (u16, u16)) -> Result {
+        for (done, cq) in self.recv_cqs.iter().enumerate() {
+            if let Err(e) = cq.set_moderation(frames, usecs) {
+                for cq in self.recv_cqs.iter().take(done) {
+                    // Nobody else could be told of a second refusal.
+                    let _ = cq.set_moderation(before.0, before.1);
+                }
+                return Err(e);
+            }
+        }
+        Ok(())
     }
 
     /// Sets the Q_Key that senders must present. May sleep.
@@ -309,10 +322,15 @@ impl Hardware {
     }
 
     /// Takes a queue from RESET to RTS with a full receive ring and NAPI enabled. May sleep.
-    pub(crate) fn start_queue(&mut self, iface: &Interface, queue: &Queue) -> Result {
-        let qp = self.qp_mut(queue)?;
+    pub(crate) fn start_queue(&mut self, iface: &Interface, queue: &Queue, dev: &Device) -> Result {
         let port = iface.port().rdma().number();
-        qp.to_init(iface.pkey_index(), port, iface.qkey())?;
+        let (index, qkey) = (iface.pkey_index(), iface.qkey());
+        if self.qp_mut(queue)?.to_init(index, port, qkey).is_err() {
+            // The device may have refused to reset it when it was stopped.
+            self.reset_queue(queue, dev)?;
+            self.qp_mut(queue)?.to_init(index, port, qkey)?;
+        }
+        let qp = self.qp_mut(queue)?;
         let mut napi = queue.napi.disable();
         queue.shared.start();
         let started = match napi.state().0.as_mut() {
@@ -400,9 +418,12 @@ impl Hardware {
     }
 
     /// Takes queues down to RESET from any state, giving them time to return what they hold: all together, since
-    /// the caller holds RTNL. The transmit queues are disabled. May sleep for [`DRAIN_MS`] if the hardware is
+    /// the caller holds RTNL. The transmit queues are disabled. May sleep for [`Port::patience`] if the hardware is
     /// stuck.
-    pub(crate) fn stop_queues(&mut self, queues: &[Queue], dev: &Device) {
+    ///
+    /// [`Port::patience`]: super::port::Port::patience
+    pub(crate) fn stop_queues(&mut self, iface: &Interface, dev: &Device) {
+        let queues = iface.queues();
         // A bit per queue. There are 64 at most; were there more, those would not be waited for.
         let mut draining = 0_u64;
         for queue in queues {
@@ -412,7 +433,8 @@ impl Hardware {
                 draining |= bit(queue);
             }
         }
-        let end = time::now_ms().saturating_add(DRAIN_MS);
+        let end = time::now_ms().saturating_add(iface.port().patience());
+        let waited_for = draining;
         loop {
             for queue in queues {
                 if draining & bit(queue) != 0 && Self::drain_queue(queue) {
@@ -423,6 +445,9 @@ impl Hardware {
                 break;
             }
             fsleep(Delta::from_millis(1));
+        }
+        if waited_for != 0 {
+            iface.port().drained(draining == 0);
         }
         for queue in queues {
             let mut napi = queue.napi.disable();
@@ -481,32 +506,38 @@ pub(super) fn send_sges(attrs: &DeviceAttrs) -> u32 {
     attrs.max_send_sge.clamp(1, most)
 }
 
-/// Creates a queue pair with the hints that the device knows, and without them if it refuses
-/// (B25).
+/// Creates a queue pair with what `wanted` wishes for, less what the device refuses though it says that it grants it
+/// (B25). Afterwards `wanted` is what was granted, so that the next queue asks for no more.
 fn create_qp(
     pd: &Pd,
     send_cq: &Cq,
     recv_cq: &Cq,
     sizes: QpSizes,
     kick: Arc<Kick>,
+    wanted: &mut QpFlags,
 ) -> Result<QpControl> {
-    let flags = QpFlags {
-        block_multicast_loopback: pd.device().attrs().block_multicast_loopback(),
-        lso: pd.device().attrs().ud_tso(),
-    };
-    let transport = Transport::Datagram(flags);
-    match QpControl::create(pd, send_cq, recv_cq, sizes, transport, kick.clone()) {
-        Err(e) if flags.block_multicast_loopback || flags.lso => {
-            pr_warn!(
-                "{}: no queue pair with BLOCK_MULTICAST_LOOPBACK or LSO ({:?}); trying without\n",
-                pd.device().name(),
-                e
-            );
-            let transport = Transport::Datagram(QpFlags::default());
-            QpControl::create(pd, send_cq, recv_cq, sizes, transport, kick)
+    let mut made = Err(EINVAL);
+    for flags in wanted.attempts() {
+        let transport = Transport::Datagram(flags);
+        made = QpControl::create(pd, send_cq, recv_cq, sizes, transport, kick.clone());
+        match &made {
+            Ok(_) => {
+                if flags != *wanted {
+                    pr_warn!(
+                        "{}: the device refuses queue pairs with {}; going on without\n",
+                        pd.device().name(),
+                        wanted.without(flags).names()
+                    );
+                }
+                *wanted = flags;
+                break;
+            }
+            // Says nothing of the wishes.
+            Err(e) if *e == ENOMEM => break,
+            Err(_) => {}
         }
-        other => other,
     }
+    made
 }
 
 pub(super) fn complain(device: &DeviceHandle, what: &str, e: Error) {

@@ -70,14 +70,14 @@ impl Recovery {
     /// Starts all queues, or none. May sleep.
     pub(crate) fn start_all(&mut self, cx: &mut Cx<'_>) -> Result {
         for queue in cx.iface.queues() {
-            if let Err(e) = cx.hw.start_queue(cx.iface, queue) {
+            if let Err(e) = cx.hw.start_queue(cx.iface, queue, cx.dev) {
                 pr_warn!(
                     "{}: cannot start queue {}: {:?}\n",
                     cx.dev.name(),
                     queue.shared.index,
                     e
                 );
-                cx.hw.stop_queues(cx.iface.queues(), cx.dev);
+                cx.hw.stop_queues(cx.iface, cx.dev);
                 return Err(e);
             }
         }
@@ -97,7 +97,7 @@ impl Recovery {
         for machine in self.machines.iter_mut() {
             let _ = machine.step(Event::Down, cx.now, cx.seq);
         }
-        cx.hw.stop_queues(cx.iface.queues(), cx.dev);
+        cx.hw.stop_queues(cx.iface, cx.dev);
     }
 
     /// Whether the queues are started, in order or being recovered.
@@ -259,7 +259,7 @@ impl Recovery {
                         let done = cx
                             .hw
                             .reset_queue(queue, cx.dev)
-                            .and_then(|()| cx.hw.start_queue(cx.iface, queue));
+                            .and_then(|()| cx.hw.start_queue(cx.iface, queue, cx.dev));
                         next = Some(match done {
                             Ok(()) => Event::ResetDone,
                             Err(e) => {

@@ -4,11 +4,22 @@
 
 use kernel::rbtree::RBTree;
 
-/// The first key behind `after` (the very first without one), and what `look` says of its value.
+use crate::control::time::Millis;
+
+/// Entries that one millisecond between two looks at all of them is added for.
+const LOOKS: u32 = 256;
+
+/// How long after a look at all `count` entries of a map the next one is due at the earliest, so that it is no
+/// burden however many there are and however close together their deadlines are.
+pub(super) fn pace(count: u32) -> Millis {
+    Millis(u64::from(count / LOOKS))
+}
+
+/// The first key behind `after` (the very first without one), and what `look` says of it and its value.
 pub(super) fn next_after<K: Ord + Copy, V, R>(
     map: &RBTree<K, V>,
     after: Option<&K>,
-    look: impl FnOnce(&V) -> R,
+    look: impl FnOnce(&K, &V) -> R,
 ) -> Option<(K, R)> {
     let cursor = match after {
         None => map.cursor_front()?,
@@ -19,5 +30,5 @@ pub(super) fn next_after<K: Ord + Copy, V, R>(
     } else {
         cursor.current()
     };
-    Some((*key, look(value)))
+    Some((*key, look(key, value)))
 }

@@ -58,7 +58,7 @@ pub(crate) const QUEUE: u32 = 1 << 4;
 /// The subnet manager or the administrator wants everything joined and resolved anew.
 pub(crate) const REREGISTER: u32 = 1 << 5;
 
-/// A join has been answered, or a membership lost.
+/// A join has been answered.
 pub(crate) const JOINED: u32 = 1 << 6;
 
 /// Another subnet manager is in charge: paths may have changed.
@@ -72,6 +72,9 @@ pub(crate) const CONNECTION: u32 = 1 << 9;
 
 /// Senders must be told that packets are too long.
 pub(crate) const TOO_LONG: u32 = 1 << 10;
+
+/// A membership was lost.
+pub(crate) const LOST: u32 = 1 << 11;
 
 /// When what could not be done for want of memory is tried again.
 pub(super) const RETRY: Millis = Millis(100);
@@ -166,6 +169,9 @@ impl WorkItem for Interface {
         if events & JOINED != 0 {
             running.groups.take_answers(&mut cx);
         }
+        if events & LOST != 0 {
+            running.groups.take_losses(&mut cx);
+        }
         if events & MULTICAST != 0 {
             running.groups.set_listeners(&mut cx);
         }
@@ -173,7 +179,7 @@ impl WorkItem for Interface {
             running.paths.take_answers(&mut cx);
         }
         if events & NEIGHBOURS != 0 {
-            take_notes(&mut cx, running);
+            take_notes(&mut cx, running, port.may_join());
         }
         if events & CONNECTION != 0 {
             if let Some(conns) = running.conns.as_mut() {
@@ -192,6 +198,7 @@ impl WorkItem for Interface {
         running.recovery.tick(&mut cx);
         age(&mut cx, running);
         settle(&mut cx, running, port, seen);
+        running.groups.admit(&mut cx);
 
         let deadline = Millis::earliest(
             Millis::earliest(running.paths.deadline(), running.groups.deadline()),
@@ -275,8 +282,9 @@ fn flush_connections(cx: &mut Cx<'_>, running: &mut Running) {
     }
 }
 
-/// Tells the paths and groups what there is to know of their destinations.
-fn take_notes(cx: &mut Cx<'_>, running: &mut Running) {
+/// Tells the paths and groups what there is to know of their destinations. Unless the link is `usable` no path is
+/// asked for: an answer that came all the same would be one to use.
+fn take_notes(cx: &mut Cx<'_>, running: &mut Running, usable: bool) {
     // Collected first: the machines send and drop packets, which walks the same chains.
     let mut notes = KVec::new();
     let mut lost = false;
@@ -301,7 +309,8 @@ fn take_notes(cx: &mut Cx<'_>, running: &mut Running) {
         match note.wanted {
             None => {}
             Some(_) if note.gid.is_multicast() => running.groups.pending(cx, note.gid),
-            Some(asker) => running.paths.wanted(cx, note.gid, asker),
+            Some(asker) if usable => running.paths.wanted(cx, note.gid, asker),
+            Some(_) => running.paths.refuse(cx, &note.gid),
         }
     }
     make_room(cx, running);

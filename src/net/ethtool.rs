@@ -11,9 +11,12 @@ use kernel::{
     sync::ArcBorrow, //
 };
 
-use super::ops::{
-    Adapter,
-    Ops, //
+use super::{
+    extack::ExtAck,
+    ops::{
+        Adapter,
+        Ops, //
+    }, //
 };
 use crate::sys::{
     bindings,
@@ -44,12 +47,12 @@ pub(crate) trait Ethtool: Ops {
     /// How received frames are coalesced now. RTNL held.
     fn coalescing(this: ArcBorrow<'_, Self>) -> Coalescing;
 
-    /// Changes the coalescing of received frames. RTNL held; may sleep.
+    /// Changes the coalescing of received frames, or nothing at all. RTNL held; may sleep.
     ///
     /// # Errors
     ///
-    /// What the hardware says, and `EINVAL` for values out of range.
-    fn coalesce(this: ArcBorrow<'_, Self>, wanted: Coalescing) -> Result;
+    /// What the hardware says, and `EINVAL` for values out of range; `extack` says why.
+    fn coalesce(this: ArcBorrow<'_, Self>, wanted: Coalescing, extack: &ExtAck<'_>) -> Result;
 }
 
 /// What the hardware waits for before it tells of received frames; zeros: for nothing.
@@ -203,15 +206,16 @@ impl<T: Ethtool> Adapter<T> {
         dev: *mut bindings::net_device,
         coalesce: *mut bindings::ethtool_coalesce,
         _kernel: *mut bindings::kernel_ethtool_coalesce,
-        _extack: *mut bindings::netlink_ext_ack,
+        extack: *mut bindings::netlink_ext_ack,
     ) -> c_int {
-        // SAFETY: the core keeps the device registered, and `coalesce` is the caller's.
-        let (this, wanted) = unsafe { (Self::data(dev), &*coalesce) };
+        // SAFETY: the core keeps the device registered, and the rest is the caller's; `extack` may be null.
+        let (this, wanted, extack) =
+            unsafe { (Self::data(dev), &*coalesce, ExtAck::from_raw(extack)) };
         let wanted = Coalescing {
             usecs: wanted.rx_coalesce_usecs,
             frames: wanted.rx_max_coalesced_frames,
         };
-        from_result(|| T::coalesce(this, wanted).map(|()| 0))
+        from_result(|| T::coalesce(this, wanted, &extack).map(|()| 0))
     }
 }
 

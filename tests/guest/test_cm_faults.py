@@ -1,6 +1,7 @@
 """Connections of our driver in trouble, on the virtual fabric: stalls, broken queues, receivers that are not ready."""
 
 import re
+import threading
 
 import pytest
 
@@ -31,11 +32,16 @@ def counter(side, name):
     return sum(int(n) for n in re.findall(rf"^ *{name}: (\d+)$", out, re.MULTILINE))
 
 
+def plain_peer(a, b):
+    """Has side A think that PLAIN takes no connections; it forgets with the link."""
+    without = "00" + b.hwaddr[2:]
+    a.run("ip", "neigh", "replace", PLAIN, "lladdr", without, "dev", a.iface, "nud", "permanent")
+
+
 @pytest.fixture(autouse=True, scope="module")
 def connected(a, b):
-    without = "00" + b.hwaddr[2:]
     b.run("ip", "addr", "add", f"{PLAIN}/24", "dev", b.iface)
-    a.run("ip", "neigh", "replace", PLAIN, "lladdr", without, "dev", a.iface, "nud", "permanent")
+    plain_peer(a, b)
     for side in (a, b):
         side.run("sh", "-c", f"echo connected | tee /sys/class/net/{side.iface}/mode")
     yield
@@ -144,6 +150,36 @@ def test_completion_queues_that_cannot_be_made_at_once(a, b):
     vibfab.ctl("fail create_cq 0")
 
 
+# In one process: others are tried again after a second.
+RESTART = """
+cd /sys/kernel/debug/vibfab
+echo 'fail create_cq 1' >ctl
+echo "$1 hold $4" >ctl
+echo "$1 cqerr $4" >ctl
+n=0
+while grep -q '^fail=' state; do
+    n=$((n + 1))
+    [ $n -lt 3000 ] || exit
+done
+ip -n $2 link set $3 down
+ip -n $2 link set $3 up
+"""
+
+
+def test_interface_restarts_without_completion_queues(a, b):
+    """It goes down when they have failed and others could not be made: it does not come up with those that failed."""
+    for what in ("send", "recv"):
+        connection(a, b)
+        net.run(["sh", "-c", RESTART, "sh", commands(A)[0], a.ns, a.iface, what])
+        assert vibfab.lines("state", "fail") == []
+        plain_peer(a, b)
+        net.wait_until("an answer", lambda: a.reaches(b.ip4))
+        carries(a, b)
+        # More than a ring has slots.
+        assert a.ping(b.ip4, count=200, size=20000, flood=True).lost == 0
+        assert not [q for q in vibfab.lines("state", "cq") if q["overflow"]]
+
+
 @pytest.mark.parametrize("verb", ["post_send", "create_qp", "modify_qp", "post_srq_recv", "post_recv"])
 def test_failed_verb(a, b, verb):
     """The next use of a verb fails, while a connection is used or made."""
@@ -153,6 +189,30 @@ def test_failed_verb(a, b, verb):
         net.wait_until("an answer", lambda: a.reaches(b.ip4))
         carries(a, b)
     vibfab.ctl(f"fail {verb} 0")
+
+
+def test_connections_die_while_neighbours_are_flushed(a, b):
+    """B08: sends fail while the entries that lead to their connections are taken away."""
+    stop = threading.Event()
+
+    def flush():
+        while not stop.wait(0.005):
+            a.flush_neighbours()
+    flusher = threading.Thread(target=flush)
+    floods = [a.start("ping", "-q", "-f", "-s", size, b.ip4) for size in (100, 20000)]
+    flusher.start()
+    try:
+        for _ in range(20):
+            net.wait_until("a connection", lambda: a.reaches(b.ip4) and live(A))
+            vibfab.break_qps(live(A))
+        assert all(flood.poll() is None for flood in floods)
+    finally:
+        stop.set()
+        flusher.join()
+        for flood in floods:
+            flood.kill()
+            flood.wait()
+    carries(a, b)
 
 
 def test_dead_receiving_end_is_told(a, b):

@@ -84,6 +84,14 @@ def mallory(a, b):
             yield one
 
 
+def assert_nothing_left(a, b):
+    """No end outlives the interface, and then all is as ever."""
+    b.set_link("down")
+    net.wait_until("the end of all connections", lambda: not vibfab.qps(B, vibfab.RC))
+    b.set_link("up")
+    net.wait_until("large packets", lambda: reaches(a, b) and reaches(b, a))
+
+
 def test_private_data(a, b, mallory):
     """It is a claim: ends are made, given up when nobody confirms, and other connections do not notice."""
     before = {q["qpn"] for q in live(A)}
@@ -100,7 +108,9 @@ def test_private_data(a, b, mallory):
 
 @pytest.mark.parametrize("fields", [
     {"transport": cmmad.UC}, {"transport": cmmad.RD}, {"transport": cmmad.XRC}, {"qpn": 0}, {"qpn": 0xFFFFFF},
-    {"mtu": 0}, {"mtu": 15}, {"rate": 63}],
+    {"mtu": 0}, {"mtu": 15}, {"rate": 63}, {"pkey": 0}, {"pkey": 0x1234}, {"sl": 15}, {"ack": 31}, {"rnr": 7},
+    {"psn": 0xFFFFFF}, {"subnet_local": 0}, {"guid": 0}, {"local": (0, bytes(16))}, {"local": (0xFFFF, b"\xff" * 16)},
+    {"remote": (0xC000, b"\xff" * 16)}, {"local": (0xBFFF, b"\xfe\x80" + bytes(13) + b"\1")}],
     ids=lambda fields: ",".join(fields))
 def test_field(a, b, mallory, fields):
     before = {q["qpn"] for q in live(A)}
@@ -116,3 +126,43 @@ def test_field(a, b, mallory, fields):
     net.wait_until("a sound request to be accepted", lambda: counts(b)[2] > seen)
     net.wait_until("the ends to go", lambda: ends(b) <= former)
     assert before <= {q["qpn"] for q in live(A)}
+
+
+def test_malformed_messages(a, b, mallory):
+    """Octets of requests are random, as are messages of all kinds; some keep their ends for hours."""
+    dice = random.Random(4755)
+    for i in range(400):
+        mad = bytearray(mallory.request(private=cmmad.about(dice.getrandbits(24), 65524)))
+        for _ in range(dice.randrange(1, 12)):
+            mad[dice.randrange(24, 256)] = dice.randrange(256)
+        if i % 2:
+            # The service is found.
+            mad[32:40] = (cmmad.SERVICE | mallory.service).to_bytes(8, "big")
+        mallory.send(bytes(mad))
+        mallory.send(cmmad.head(dice.randrange(0x10, 0x1B), i) + dice.randbytes(232))
+        if i % 100 == 99:
+            assert reaches(a, b)
+    assert reaches(a, b) and reaches(b, a)
+    assert_nothing_left(a, b)
+
+
+def test_requests_that_nobody_confirms(a, b, mallory):
+    """More of them than there are ends, each to be kept for hours: peers that mean it still get theirs."""
+    shared = net.run(["cat", "/sys/module/vibfab/parameters/srq"]).stdout.strip() == "Y"
+    most = (4096 if shared else 128) // 2
+    before, former, seen = {q["qpn"] for q in live(A)}, ends(b), answered(b)
+    # Side A's connection manager knows nothing of them, and would say so.
+    with vibfab.rule("kind=mad", "class=7", f"src={B}", "drop"):
+        for i in range(most + most // 4):
+            # Each for somebody else: one that asks twice loses the former end.
+            private = cmmad.about(0x500000 + i, 65524)
+            mallory.send(mallory.request(private=private, response=31, retries=15))
+            if i % 50 == 49:
+                # No more than what may wait.
+                net.wait_until("the requests to be looked at", lambda n=i: answered(b) > seen + n)
+    net.wait_until("old ends to make room", lambda: ends(b) <= most + former)
+    assert ends(b) >= most // 2
+    assert before <= {q["qpn"] for q in live(A)}
+    vibfab.break_qps(live(A))
+    net.wait_until("another connection", lambda: reaches(a, b) and live(A))
+    assert_nothing_left(a, b)

@@ -111,9 +111,28 @@ def test_two_hundred_at_once(a):
         connect(a, "datagram")
         net.wait_until("all nodes", lambda: len(talk.once(nodes)) == len(nodes), seconds=600)
         connect(a, "connected")
-        before = queries()
+        before, messages = queries(), far()["messages"]
         everyone(a, nodes)
-    assert queries() == before
+        assert queries() == before
+        net.wait_until("datagrams over connections", lambda: len(talk.once(nodes)) == len(nodes))
+    assert far()["messages"] > messages
+
+
+def queues():
+    return [q for q in vibfab.lines("state", "cq") if q["cq"] == A.split("/", maxsplit=1)[0]]
+
+
+def test_completion_queues_are_shared(a):
+    """B26: however many connections there are, there are no more completion queues than before, and no more interrupts
+    than completions."""
+    before = queues()
+    everyone(a, range(200))
+    after = queues()
+    assert len(after) == len(before)
+
+    def total(which, name):
+        return sum(q[name] for q in which)
+    assert total(after, "notified") - total(before, "notified") < total(after, "added") - total(before, "added")
 
 
 def test_five_hundred_while_neighbours_are_flushed(a, b):

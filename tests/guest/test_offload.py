@@ -70,3 +70,16 @@ def test_nothing_is_lost_for_lack_of_pieces(a, b):
     bulk(a, b)
     bulk(a, b, family=6)
     assert dropped() == before
+
+
+@pytest.mark.parametrize("state", ["off", "on"])
+def test_corrupted_data_are_caught_either_way(a, b, state):
+    """B35: whether the stack may believe the HCA's word on a checksum or not, data that were corrupted on the way do
+    not get through, and what is right does."""
+    b.run("ethtool", "-K", b.iface, "rx", state)
+    try:
+        with vibfab.rule("kind=uc", f"src={A}", "minlen=1000", "every=20", "corrupt=payload") as rule:
+            bulk(a, b)
+            assert rule()["hits"] > 0
+    finally:
+        b.run("ethtool", "-K", b.iface, "rx", "on")

@@ -2,6 +2,7 @@
 at their limits, packets that nobody should send. What it does must stay right, and it must not blame a client."""
 
 import contextlib
+import errno
 import random
 import socket
 import struct
@@ -209,7 +210,12 @@ def test_rules_come_and_go_under_traffic():
     thread.start()
     try:
         for _ in range(300):
-            vibfab.ctl("rule add kind=uc minlen=4000 drop")
+            try:
+                vibfab.ctl("rule add kind=uc minlen=4000 drop")
+            except OSError as e:
+                # The other thread had no turn for 32 rules.
+                if e.errno != errno.ENOSPC:
+                    raise
     finally:
         stop.set()
         thread.join()
@@ -217,6 +223,20 @@ def test_rules_come_and_go_under_traffic():
     refused("bench vib0/1 vib1/1 10 100")
     vibfab.ctl("rule clear")
     sound()
+
+
+def test_recording_is_switched_from_two_sides():
+    def switch():
+        for _ in range(300):
+            vibfab.ctl("ring on", "ring off")
+    threads = [threading.Thread(target=switch) for _ in range(2)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    vibfab.ctl("ring on", "ring clear")
+    carried((A, B))
+    assert vibfab.ring()
 
 
 def test_far_nodes_and_a_driver_that_goes():

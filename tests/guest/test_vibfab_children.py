@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import time
 
 import pytest
 
@@ -121,6 +122,28 @@ def test_key_comes_late(a, b):
             reach_each_other(one, other)
         for port in ("vib0/1", "vib1/1"):
             set_key(port, 4, 0)
+
+
+@pytest.mark.parametrize("state", ["up", "down"])
+def test_waiting_for_a_key_is_quiet(a, state):
+    """Interfaces whose P_Key is not there look for it now and then, not all the time: each look is a command to the
+    device for every place of the table."""
+    def looks():
+        return vibfab.lines("state", "queries")[0]["n"]
+
+    with children(a, a, a, args=("pkey", "0x8003")) as made:
+        vibfab.ctl(f"port vib0/1 {state}")
+        for child in made:
+            assert "P_Key not found" in Debug(child).text
+        before = looks()
+        time.sleep(5)
+        # A round is 16 for each of them, and comes once in five seconds, or when something happens.
+        assert looks() - before < 1000
+        vibfab.ctl("port vib0/1 up")
+        set_key("vib0/1", 4, 0x8003)
+        for child in made:
+            wait_until("the key", lambda c=child: "P_Key not found" not in Debug(c).text)
+        set_key("vib0/1", 4, 0)
 
 
 def test_key_moves_and_goes(a, b):

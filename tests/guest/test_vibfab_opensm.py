@@ -201,3 +201,16 @@ def test_tcp_across_restart_and_handover(a, b):
         net.wait_until("the first SM to take over", lambda: vibfab.port(A)["sm_lid"] == vibfab.port(A)["lid"])
         some_more("after the death of the second")
     assert {side: side.carrier_changes() for side in changes} == changes
+
+
+def test_hca_that_is_plugged_in_is_brought_up():
+    """The trap of the switch alone has a subnet manager, which looks by itself every ten minutes, find new ports. The
+    last test: it takes side B's interface away."""
+    kill_opensm()
+    opensm(A, "-s", "600")
+    net.wait_until("the SM to be there", lambda: "SMINFO_MASTER" in net.run(["sminfo"], check=False).stdout)
+    for _ in range(6):
+        vibfab.ctl("hca vib1 remove", "hca vib1 add")
+        net.wait_until("the SM to bring the ports up", lambda: {p["state"] for p in vibfab.ports()} == {vibfab.ACTIVE})
+        # More than ten traps of a kind, each within five seconds of the one before: opensm looks no more.
+        time.sleep(6)

@@ -18,7 +18,7 @@ GET, SET, DELETE, RESP, GET_TABLE = 1, 2, 0x15, 0x81, 0x12
 CLASS_PORT_INFO, NODE_RECORD, PATH, MCMEMBER = 0x01, 0x11, 0x35, 0x38
 # Component masks
 MGID, PORT_GID, QKEY, MTU_SELECTOR, MTU, TCLASS, PKEY = (1 << n for n in (0, 1, 2, 4, 5, 6, 7))
-RATE_SELECTOR, RATE, SL, FLOW, JOIN = (1 << n for n in (8, 9, 12, 13, 16))
+RATE_SELECTOR, RATE, SL, FLOW, HOP, JOIN = (1 << n for n in (8, 9, 12, 13, 14, 16))
 DGID, SGID, PATH_PKEY = 1 << 2, 1 << 3, 1 << 13
 # PathRecord: service id, DGID, SGID, DLID, SLID, flow label and hop limit, traffic class, reversible and number,
 # P_Key, QoS and SL, MTU, rate, life time, preference

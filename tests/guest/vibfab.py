@@ -71,10 +71,16 @@ def qps(port_name, kind=UD):
 
 
 def break_qps(which):
-    """Moves queue pairs to ERR; who hears of the first may have taken others away."""
+    """Moves queue pairs to ERR; who hears of the first may have taken others away, or be about to."""
     for q in which:
-        with contextlib.suppress(FileNotFoundError):
+        try:
             ctl(f"qp {q['device']} {q['qpn']} err")
+        except FileNotFoundError:
+            pass
+        except OSError:
+            name = f"{q['device']}/{q['qpn']:#x}"
+            if any(o["state"] != RESET for o in lines("state", "qp") if o["qp"] == name):
+                raise
 
 
 def hca(name):

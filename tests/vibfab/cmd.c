@@ -242,6 +242,26 @@ static int vib_cmd_fail(struct vib_cmd *c)
 	return 0;
 }
 
+/* Creation flags of queue pairs that are refused from now on. */
+static int vib_cmd_refuse(struct vib_cmd *c)
+{
+	static const char * const names[] = { "none", "loopback", "lso", "both" };
+	static const u32 flags[] = {
+		0, IB_QP_CREATE_BLOCK_MULTICAST_LOOPBACK,
+		IB_QP_CREATE_IPOIB_UD_LSO,
+		IB_QP_CREATE_BLOCK_MULTICAST_LOOPBACK | IB_QP_CREATE_IPOIB_UD_LSO,
+	};
+	int which;
+
+	if (c->n != 2)
+		return -EINVAL;
+	which = vib_word(c->w[1], names, ARRAY_SIZE(names));
+	if (which < 0)
+		return -EINVAL;
+	WRITE_ONCE(vib_fab.refused_flags, flags[which]);
+	return 0;
+}
+
 static int vib_cmd_ring(struct vib_cmd *c)
 {
 	if (c->n != 2)
@@ -280,6 +300,7 @@ static const struct {
 	{ "sm", vib_cmd_sm },
 	{ "group", vib_cmd_group },
 	{ "fail", vib_cmd_fail },
+	{ "refuse", vib_cmd_refuse },
 	{ "far", vib_cmd_far },
 	{ "ring", vib_cmd_ring },
 	{ "strict", vib_cmd_strict },

@@ -243,6 +243,8 @@ int vib_modify_cq(struct ib_cq *ibcq, u16 count, u16 period)
 	struct vib_cq *cq = to_vcq(ibcq);
 	unsigned long flags;
 
+	if (vib_fail(VIB_F_MODIFY_CQ))
+		return -EIO;
 	spin_lock_irqsave(&cq->lock, flags);
 	cq->mod_count = count;
 	cq->mod_period = period;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 /* The verbs device: attributes, ports, small objects, plugging in and out. */
 
+#include <linux/delay.h>
 #include <linux/device/faux.h>
 #include <linux/dma-mapping.h>
 #include <linux/module.h>
 #include <linux/platform_device.h>
 #include <linux/slab.h>
-#include "vibfab.h"
+#include "sma.h"
 
 #define VIB_LKEY	0x5a0001
 
@@ -131,12 +132,19 @@ static int vib_query_gid(struct ib_device *ibdev, u32 num, int index,
 	return 0;
 }
 
+static uint vib_pkey_delay;
+module_param_named(pkey_delay, vib_pkey_delay, uint, 0644);
+MODULE_PARM_DESC(pkey_delay, "microseconds that query_pkey takes");
+
 static int vib_query_pkey(struct ib_device *ibdev, u32 num, u16 index,
 			  u16 *pkey)
 {
 	struct vib_port *port = &to_vhca(ibdev)->port[num - 1];
+	uint delay = min(READ_ONCE(vib_pkey_delay), 1000000U);
 
 	atomic_inc(&vib_fab.pkey_queries);
+	if (delay)
+		usleep_range(delay, delay + 1);
 	if (index >= vib_par.pkeys)
 		return -EINVAL;
 	*pkey = READ_ONCE(port->pkey[index]);
@@ -340,8 +348,9 @@ static int vib_ports_init(struct vib_hca *hca, u32 first)
 		port->pcpu = alloc_percpu(struct vib_pcpu);
 		if (!port->pcpu)
 			return -ENOMEM;
-		port->link_up = true;
-		port->state = IB_PORT_INIT;
+		/* an SM that runs must not see it before it can answer */
+		port->link_up = vib_par.sm == VIB_SM_EMBEDDED;
+		port->state = port->link_up ? IB_PORT_INIT : IB_PORT_DOWN;
 		port->active_mtu = vib_mtu_enum(vib_par.mtu);
 		port->prefix = 0xfe80000000000000ULL;
 		port->subnet_timeout = 18;
@@ -413,6 +422,8 @@ int vib_hca_add(u32 index)
 	if (err)
 		goto err_unplug;
 	vib_fab.hca[index] = hca;
+	for (i = 0; i < hca->nports; i++)
+		vib_port_phys(&hca->port[i], VIB_PHYS_POLLING);
 	return 0;
 
 err_unplug:

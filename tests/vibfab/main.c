@@ -27,7 +27,7 @@ const char * const vib_obj_name[VIB_OBJS] = {
 const char * const vib_failop_name[VIB_F_OPS] = {
 	"create_ah", "create_qp", "create_cq", "create_srq", "alloc_pd",
 	"modify_qp", "post_send", "post_recv", "post_srq_recv",
-	"attach_mcast", "req_notify", "query_port",
+	"attach_mcast", "req_notify", "query_port", "modify_cq",
 };
 
 struct vib_params vib_par = {

@@ -120,6 +120,8 @@ static int vib_qp_check_caps(struct vib_qp *qp, struct ib_qp_init_attr *init)
 		flags |= IB_QP_CREATE_BLOCK_MULTICAST_LOOPBACK;
 	if (init->create_flags & ~flags)
 		return -EOPNOTSUPP;
+	if (init->create_flags & READ_ONCE(vib_fab.refused_flags))
+		return -EINVAL;
 	return 0;
 }
 

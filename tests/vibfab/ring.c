@@ -3,6 +3,7 @@
 
 #include <linux/crc32.h>
 #include <linux/module.h>
+#include <linux/mutex.h>
 #include <linux/seq_file.h>
 #include <linux/timekeeping.h>
 #include <linux/vmalloc.h>
@@ -66,12 +67,17 @@ void vib_ring_clear(void)
 
 void vib_ring_enable(bool on)
 {
+	/* a key that is being switched on can't be switched off */
+	static DEFINE_MUTEX(one);
+
 	if (!vib_ring_size)
 		return;
+	mutex_lock(&one);
 	if (on)
 		static_branch_enable(&vib_ring_on);
 	else
 		static_branch_disable(&vib_ring_on);
+	mutex_unlock(&one);
 }
 
 /* Number of the oldest record there is; *end is one past the newest. */

@@ -88,10 +88,8 @@ void vib_sm_port_plugged(struct vib_port *port)
 {
 	u32 i, lid = (port->swport + 1) << vib_lmc;
 
-	if (vib_par.sm != VIB_SM_EMBEDDED) {
-		vib_switch_link_change(port->swport);
-		return;
-	}
+	if (vib_par.sm != VIB_SM_EMBEDDED)
+		return;	/* its link comes up when the device is there */
 	/* a command may have given its LID away while it was out */
 	while (!vib_sm_lid_free(port, lid, vib_lmc) &&
 	       lid + (2U << vib_lmc) <= VIB_LIDS)

@@ -112,6 +112,7 @@ enum vib_failop {
 	VIB_F_ATTACH,
 	VIB_F_REQ_NOTIFY,
 	VIB_F_QUERY_PORT,
+	VIB_F_MODIFY_CQ,
 	VIB_F_OPS
 };
 
@@ -337,6 +338,7 @@ struct vib_fabric {
 	__be64 sm_guid;
 	atomic_t strict[VIB_STRICTS];
 	atomic_t fail_in[VIB_F_OPS];
+	u32 refused_flags;	/* of create_qp, though the device offers them */
 	atomic_t pkey_queries;
 	struct workqueue_struct *wq;
 	struct workqueue_struct *bh_wq;

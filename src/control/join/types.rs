@@ -126,6 +126,9 @@ pub enum Event {
     Up,
     /// Start no joins for now, keep everything.
     Hold,
+    /// There is a place for the join that [`Action::Ask`] was about. Starts it, if it is still wanted; the place is
+    /// free again otherwise.
+    Turn,
     /// Joining is impossible and what was joined is void: port down, or broadcast group lost.
     Down,
     /// The join `id` succeeded.
@@ -179,7 +182,9 @@ pub enum Action {
         /// The id of [`Action::StartJoin`].
         id: u64,
     },
-    /// Join.
+    /// Send `Turn` when there is a place for one more join. Not asked again before that.
+    Ask,
+    /// Join. Only ever in answer to `Turn`.
     StartJoin {
         /// To be given back with the outcome.
         id: u64,

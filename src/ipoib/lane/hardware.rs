@@ -55,6 +55,8 @@ pub(crate) struct LaneHardware {
     pub(crate) pd: Pd,
     send_cq: Cq,
     recv_cq: Cq,
+    /// A completion queue has failed, and others could not be made yet. Outlives an interface that goes down.
+    dead: bool,
     sizes: QpSizes,
     /// Sends that may be under way on all connections together.
     credits: u32,
@@ -130,6 +132,7 @@ impl LaneHardware {
             pd: pd.clone(),
             send_cq,
             recv_cq,
+            dead: false,
             sizes,
             credits,
             receives,
@@ -175,11 +178,18 @@ impl LaneHardware {
     ///
     /// # Errors
     ///
-    /// What the verbs say, with a log line; then the former ones stay.
+    /// What the verbs say, with a log line; then the former ones stay, and [`LaneHardware::dead`] is true.
     pub(crate) fn renew(&mut self, iface: &Arc<Interface>, dev: &Device, lane: &Lane) -> Result {
+        self.dead = true;
         (self.send_cq, self.recv_cq) =
             Self::create_cqs(iface, dev, &self.pd, lane, self.credits, self.receives)?;
+        self.dead = false;
         Ok(())
+    }
+
+    /// Whether completion queues must be made anew before there can be connections.
+    pub(crate) fn dead(&self) -> bool {
+        self.dead
     }
 
     /// A queue pair for one end of a connection, in RESET; `ear` hears of it. May sleep.

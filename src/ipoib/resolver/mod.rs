@@ -147,7 +147,7 @@ impl JoinReply {
 
     fn lose(&self) {
         self.fate.lock().lost = true;
-        self.iface.post(worker::JOINED);
+        self.iface.post(worker::LOST);
     }
 }
 
@@ -296,8 +296,8 @@ impl Resolver {
         }
     }
 
-    /// Asks for membership of `group`. The outcome, and the loss of the membership later on, come as
-    /// the worker's event `JOINED`. `basis`: the broadcast group's parameters, which all other groups
+    /// Asks for membership of `group`. The outcome comes as the worker's event `JOINED`, the loss of the
+    /// membership later on as `LOST`. `basis`: the broadcast group's parameters, which all other groups
     /// share. May sleep.
     ///
     /// # Errors

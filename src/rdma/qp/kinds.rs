@@ -56,12 +56,46 @@ pub(crate) struct QpSizes {
 
 /// Special wishes for a queue pair. Not every device grants them: look at its
 /// [`DeviceAttrs`](super::DeviceAttrs) first.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct QpFlags {
     /// Do not receive one's own multicasts.
     pub(crate) block_multicast_loopback: bool,
     /// Segment large TCP packets.
     pub(crate) lso: bool,
+}
+
+impl QpFlags {
+    /// The sets of wishes to try, most first and none last, with a device that says that it grants `self`.
+    pub(crate) fn attempts(self) -> impl Iterator<Item = Self> {
+        [(true, true), (false, true), (true, false), (false, false)]
+            .into_iter()
+            .filter(move |(block, lso)| {
+                (self.block_multicast_loopback || !block) && (self.lso || !lso)
+            })
+            .map(|(block_multicast_loopback, lso)| Self {
+                block_multicast_loopback,
+                lso,
+            })
+    }
+
+    /// The wishes that are not among `other`.
+    pub(crate) fn without(self, other: Self) -> Self {
+        Self {
+            block_multicast_loopback: self.block_multicast_loopback
+                && !other.block_multicast_loopback,
+            lso: self.lso && !other.lso,
+        }
+    }
+
+    /// The wishes by name.
+    pub(crate) fn names(self) -> &'static str {
+        match (self.block_multicast_loopback, self.lso) {
+            (true, true) => "BLOCK_MULTICAST_LOOPBACK and IPOIB_UD_LSO",
+            (true, false) => "BLOCK_MULTICAST_LOOPBACK",
+            (false, true) => "IPOIB_UD_LSO",
+            (false, false) => "no creation flags",
+        }
+    }
 }
 
 /// What a queue pair is for.

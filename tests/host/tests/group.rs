@@ -21,13 +21,15 @@ const PARAMS: Params = Params {
 const FULL: JoinState = JoinState::FullMember;
 const SEND: JoinState = JoinState::SendOnlyFullMember;
 
-/// A machine with its ids; timers are left out of what `step` returns.
+/// A machine with its ids; timers are left out of what `step` returns, and places for joins, which there are enough of
+/// unless `crowded` says otherwise.
 struct Bench {
     group: Group,
     seq: Seq,
     now: u64,
     /// The id of the last join started.
     id: u64,
+    crowded: bool,
 }
 
 impl Bench {
@@ -37,16 +39,21 @@ impl Bench {
             seq: Seq::new(1),
             now: 1_000_000,
             id: 0,
+            crowded: false,
         }
     }
 
     fn step(&mut self, event: Event) -> Vec<Action> {
-        let actions: Vec<_> = self
+        let mut actions: Vec<_> = self
             .group
             .step(event, Millis(self.now), &mut self.seq)
             .into_iter()
             .filter(|action| !matches!(action, Action::ArmTimer(_)))
             .collect();
+        if !self.crowded && actions.contains(&Action::Ask) {
+            actions.retain(|action| *action != Action::Ask);
+            actions.append(&mut self.step(Event::Turn));
+        }
         for action in &actions {
             if let Action::StartJoin { id, .. } = action {
                 self.id = *id;
@@ -480,4 +487,73 @@ fn drop_reason(action: Action) -> Option<TxDrop> {
         Action::DropPending(reason) => Some(reason),
         _ => None,
     }
+}
+
+#[test]
+fn a_join_waits_for_its_place() {
+    let mut bench = Bench::new();
+    bench.crowded = true;
+    bench.step(Event::Up);
+    assert_eq!(bench.step(Event::Pending), [Action::Ask]);
+    assert!(bench.step(Event::Pending).is_empty(), "asks once");
+    assert_eq!(
+        bench.tick(),
+        [Action::DropPending(TxDrop::Expired)],
+        "packets wait no longer than they live"
+    );
+    assert_eq!(
+        bench.group.deadline(),
+        None,
+        "nothing to do before the turn"
+    );
+    assert!(
+        bench.step(Event::Pending).is_empty(),
+        "its place in the line is kept"
+    );
+    bench.now += 60_000;
+    let turn = bench.step(Event::Turn);
+    assert!(
+        matches!(turn[..], [Action::DropPending(_), Action::StartJoin { .. }])
+            || matches!(turn[..], [Action::StartJoin { .. }]),
+        "{turn:?}"
+    );
+    // The limit of the join runs from here on.
+    assert!(bench
+        .step(Event::Tick)
+        .iter()
+        .all(|a| !matches!(a, Action::Leave { .. })));
+    bench.grant();
+    assert!(bench.group.is_member());
+}
+
+#[test]
+fn a_turn_that_is_not_wanted_any_more_starts_nothing() {
+    let mut bench = Bench::new();
+    bench.crowded = true;
+    bench.step(Event::Up);
+    assert_eq!(bench.step(Event::Want(Kind::Full)), [Action::Ask]);
+    bench.step(Event::Unwant);
+    assert!(bench.step(Event::Turn).is_empty());
+    assert!(bench.group.is_idle());
+    // While joins are held the turn passes; it is asked for again afterwards.
+    assert_eq!(bench.step(Event::Want(Kind::Full)), [Action::Ask]);
+    bench.step(Event::Hold);
+    assert!(bench.step(Event::Turn).is_empty());
+    assert_eq!(bench.step(Event::Up), [Action::Ask]);
+    let turn = bench.step(Event::Turn);
+    assert_eq!(turn, [bench.started(FULL)]);
+}
+
+#[test]
+fn a_membership_is_kept_until_the_turn_to_renew_it() {
+    let mut bench = Bench::joined(Kind::Full);
+    let old = bench.id;
+    bench.crowded = true;
+    let spread = Millis::ZERO;
+    assert_eq!(bench.step(Event::Reregister { spread }), [Action::Ask]);
+    assert!(bench.group.has_membership() && bench.group.is_attached());
+    // A listener that comes back in the meantime asks for nothing further.
+    assert!(bench.step(Event::Reregister { spread }).is_empty());
+    let turn = bench.step(Event::Turn);
+    assert_eq!(turn, [Action::Leave { id: old }, bench.started(FULL)]);
 }

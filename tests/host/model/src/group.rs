@@ -50,6 +50,8 @@ pub enum Op {
     Pass(Millis),
     /// A tick without reason.
     EarlyTick,
+    /// From now on there is no place for a join (`true`), or there are enough.
+    Crowd(bool),
 }
 
 impl Op {
@@ -82,6 +84,7 @@ impl Op {
             16 => Self::Idle,
             17 if argument % 2 == 0 => Self::Break,
             17 => Self::EarlyTick,
+            18 if argument % 2 == 0 => Self::Crowd(argument % 4 == 0),
             _ => Self::Pass(span(argument)),
         }
     }
@@ -115,6 +118,10 @@ pub struct World {
     waiting_since: Option<Millis>,
     answer: Option<Params>,
     break_next: bool,
+    /// There is no place for a join.
+    crowded: bool,
+    /// The machine waits for a place.
+    asked: bool,
     /// Joins started.
     pub joins: u32,
 }
@@ -140,6 +147,8 @@ impl World {
             waiting_since: None,
             answer: None,
             break_next: false,
+            crowded: false,
+            asked: false,
             joins: 0,
         }
     }
@@ -211,6 +220,18 @@ impl World {
             Op::Break => self.break_next = true,
             Op::Pass(time) => self.pass(time),
             Op::EarlyTick => self.step(Event::Tick),
+            Op::Crowd(crowded) => {
+                self.crowded = crowded;
+                self.turn();
+            }
+        }
+    }
+
+    /// A place for whoever waits for one, if there is one.
+    fn turn(&mut self) {
+        if self.asked && !self.crowded {
+            self.asked = false;
+            self.step(Event::Turn);
         }
     }
 
@@ -327,6 +348,7 @@ impl World {
         if broken {
             self.step(Event::SetupFailed);
         }
+        self.turn();
         self.check();
     }
 
@@ -346,7 +368,12 @@ impl World {
                 self.objects.remove(index);
                 self.gone.push(id);
             }
+            Action::Ask => {
+                assert!(!self.asked, "{event:?} asked twice for a place");
+                self.asked = true;
+            }
             Action::StartJoin { id, state } => {
+                assert_eq!(event, Event::Turn, "joined without a place");
                 assert!(self.up, "{event:?} joined through a shut gate");
                 assert_eq!(self.find(true), None, "{event:?}: two joins at once");
                 self.objects.push((id, Object::Joining(state)));
@@ -410,7 +437,8 @@ impl World {
         }
         // Nothing is forgotten: a listener without membership has a join under way or a moment for the next.
         if listener && self.up && !held_full && self.find(true).is_none() {
-            assert!(self.clock.timer.is_some(), "a listener is forgotten");
+            let kept = self.asked || self.clock.timer.is_some();
+            assert!(kept, "a listener is forgotten");
         }
     }
 
@@ -425,6 +453,7 @@ impl World {
     /// longest back-off, and nothing else may be left.
     pub fn finish_granted(&mut self) {
         self.break_next = false;
+        self.apply(Op::Crowd(false));
         self.apply(Op::Up);
         let end = self.clock.now.saturating_add(Millis::from_secs(60));
         while self.clock.now < end {

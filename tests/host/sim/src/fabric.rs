@@ -190,6 +190,10 @@ impl<'a> World<'a> {
                 }
             }
             Op::OneToMany { node } => {
+                // As those who look for their peers by groups do.
+                for group in 1..=GROUPS {
+                    self.send(node, Dest::Group(group), 1);
+                }
                 for peer in (0..count).filter(|&peer| peer != node) {
                     self.send(node, Dest::Peer(peer), 2);
                 }

@@ -13,6 +13,10 @@ pub enum Mutant {
     LeakQuery,
     /// Queries go out without regard to the cap.
     NoCap,
+    /// Joins go out without regard to their cap.
+    AllJoins,
+    /// A join that is given up keeps its place.
+    KeepsPlace,
     /// A query that is given up goes on at the MAD layer.
     KeepsAsking,
     /// Memberships that are given up are not left.
@@ -66,11 +70,13 @@ impl Mutant {
     }
 
     /// Those that break a rule of a random run.
-    pub const RULES: [Self; 22] = [
+    pub const RULES: [Self; 24] = [
         Self::ForgetDrop,
         Self::Uncounted,
         Self::LeakQuery,
         Self::NoCap,
+        Self::AllJoins,
+        Self::KeepsPlace,
         Self::KeepsAsking,
         Self::LeakMembership,
         Self::ForgetTimer,

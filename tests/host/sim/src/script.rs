@@ -44,7 +44,7 @@ pub enum Op {
         /// How many addresses.
         count: u32,
     },
-    /// A node sends to all others.
+    /// A node sends to all groups and to all others.
     OneToMany {
         /// Who.
         node: u32,
@@ -167,7 +167,7 @@ pub struct Shape {
 }
 
 /// Groups besides the broadcast group.
-pub const GROUPS: u8 = 4;
+pub const GROUPS: u8 = 6;
 
 /// A run.
 #[derive(Clone, Debug)]

@@ -2,12 +2,13 @@
 
 //! The rules that hold after every step of a node.
 
-use ipoib_host::control::admission::QueryCap;
+use ipoib_host::control::admission::{QueryCap, JOIN_LIMIT};
 use ipoib_host::control::join;
 use ipoib_host::control::path::Policy;
 use ipoib_host::control::pending::Limits;
 use ipoib_host::control::time::Millis;
 
+use super::groups::BROADCAST;
 use super::{Dest, Node};
 use crate::engine::{Io, Micros};
 use crate::mutant::Mutant;
@@ -144,6 +145,15 @@ impl Node {
                 io.rule(set, || format!("node {id}: no timer for group {group}"));
             }
         }
+        let others = self.groups.map.iter().filter(|(&one, _)| one != BROADCAST);
+        let out = others.filter(|(_, one)| one.machine.is_joining()).count();
+        io.rule(out <= JOIN_LIMIT, || {
+            format!("node {id}: {out} joins are out besides the broadcast group's")
+        });
+        let taken = self.groups.places.len();
+        io.rule(taken == out, || {
+            format!("node {id}: {out} joins are out, {taken} places are taken")
+        });
         let known = self.port.objects();
         io.rule(known <= objects, || {
             format!("node {id}: {known} join objects exist, {objects} are known")

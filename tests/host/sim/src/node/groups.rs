@@ -2,8 +2,9 @@
 
 //! The groups of a node, as `src/ipoib/groups.rs` has them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
+use ipoib_host::control::admission::JOIN_LIMIT;
 use ipoib_host::control::backoff;
 use ipoib_host::control::join::{Action, Event, Failure, Group, Kind, Params, Policy};
 use ipoib_host::control::time::Millis;
@@ -51,6 +52,10 @@ pub(crate) struct Groups {
     pub(crate) map: BTreeMap<u8, Entry>,
     pub(crate) deadline: Option<Millis>,
     gate: Gate,
+    /// Groups that wait for a place.
+    line: VecDeque<u8>,
+    /// Whose joins have a place, by object.
+    pub(crate) places: BTreeMap<u64, u8>,
     /// When each join started.
     since: BTreeMap<u64, (u8, Millis)>,
     /// When the last join of the broadcast group started.
@@ -125,7 +130,7 @@ impl Node {
                 },
                 _ => None,
             };
-            if !matches!(event, Event::Tick | Event::Up | Event::Hold) {
+            if !matches!(event, Event::Tick | Event::Up | Event::Hold | Event::Turn) {
                 entry.not_before = patience.map(|span| now.saturating_add(span));
             }
             let id = self.id;
@@ -142,7 +147,11 @@ impl Node {
                 if broken && matches!(action, Action::Publish | Action::SendPending) {
                     continue;
                 }
-                broken |= !self.group_action(io, group, action);
+                if action == Action::Ask && group == BROADCAST {
+                    next = Some(Event::Turn);
+                } else {
+                    broken |= !self.group_action(io, group, action);
+                }
             }
             if broken {
                 next = Some(Event::SetupFailed);
@@ -181,11 +190,15 @@ impl Node {
                 io.rule(there.is_some(), || {
                     format!("node {id_of_node} left group {group} with object {id}, which is gone")
                 });
+                if self.mutant != Some(Mutant::KeepsPlace) {
+                    self.groups.places.remove(&id);
+                }
                 if self.mutant != Some(Mutant::LeakMembership) {
                     entry.objects.retain(|&one| one != id);
                     self.port.free(io, group, id);
                 }
             }
+            Action::Ask => self.groups.line.push_back(group),
             Action::StartJoin { id, state } => {
                 let patient = entry.not_before.is_none_or(|at| at.reached(now));
                 io.rule(patient, || {
@@ -198,6 +211,8 @@ impl Node {
                 self.groups.started += 1;
                 if group == BROADCAST {
                     self.groups.asked = Some(now);
+                } else {
+                    self.groups.places.insert(id, group);
                 }
                 self.groups.since.insert(id, (group, now));
                 self.port.join(io, group, id, state.bits());
@@ -222,6 +237,7 @@ impl Node {
     }
 
     pub(crate) fn join_done(&mut self, io: &mut Io, object: u64, outcome: Outcome<Params>) {
+        self.groups.places.remove(&object);
         let Some((group, since)) = self.groups.since.remove(&object) else {
             return;
         };
@@ -253,6 +269,16 @@ impl Node {
             }
         };
         self.step_group(io, group, event);
+    }
+
+    /// Lets those who wait for a place join, as far as there are places.
+    pub(crate) fn admit_groups(&mut self, io: &mut Io) {
+        while self.groups.places.len() < JOIN_LIMIT || self.has(Mutant::AllJoins) {
+            let Some(group) = self.groups.line.pop_front() else {
+                return;
+            };
+            self.step_group(io, group, Event::Turn);
+        }
     }
 
     pub(crate) fn void(&mut self, io: &mut Io, object: u64) {
@@ -410,6 +436,8 @@ impl Node {
         self.groups.deadline = None;
         self.groups.gate = Gate::Shut;
         self.groups.since.clear();
+        self.groups.line.clear();
+        self.groups.places.clear();
     }
 }
 
@@ -422,6 +450,7 @@ fn code(action: &Action) -> u64 {
         Action::Attach { mlid } => 15 + (u64::from(*mlid) << 8),
         Action::Publish => 16,
         Action::SendPending => 17,
+        Action::Ask => 20,
         Action::DropPending(reason) => 18 + ((reason.index() as u64) << 8),
         Action::ArmTimer(at) => 19 + (at.0 << 8),
     }

@@ -379,6 +379,7 @@ impl Node {
         self.tick_groups(io);
         self.age(io);
         self.settle(io);
+        self.admit_groups(io);
         self.collect(io);
         self.arm(io);
         self.check_alarm(io, before);

@@ -67,6 +67,7 @@ impl Node {
         }
         self.pool = (self.pool.0 + 1, self.pool.1 + len);
         neigh.own |= asker == Asker::Ourselves;
+        neigh.used = now;
         neigh.waiting.push_back((io.now, len));
         if self.has(Mutant::LostWakeUp) && io.rng.chance(100) {
             return;
@@ -93,6 +94,9 @@ impl Node {
                 Asker::Stranger
             };
             match dest {
+                Dest::Peer(_) if !self.link.may_join() => {
+                    self.drop_waiting(dest, TxDrop::NotReady);
+                }
                 Dest::Peer(peer) => self.path_wanted(io, peer, asker),
                 Dest::Group(group) => self.group_pending(io, group),
             }
