@@ -88,7 +88,7 @@ read_kernel_conf() {
     esac
     [ -r "$SCRIPTS/kernels/$KERNEL.conf" ] ||
         die "no kernel '$KERNEL': scripts/kernels has $(cd "$SCRIPTS/kernels" && echo *.conf | sed 's/\.conf//g')"
-    KDIR_SCRIPT=prepare-kdir KDIR_MAKE='' KDIR_GUEST=qemu KDIR_TIME='about 4 minutes'
+    KDIR_SCRIPT=prepare-kdir KDIR_ARGS='' KDIR_MAKE='' KDIR_GUEST=qemu KDIR_TIME='about 4 minutes'
     # shellcheck source=/dev/null
     . "$SCRIPTS/kernels/$KERNEL.conf"
     ROOT_LINK=$CACHE/root

@@ -10,6 +10,7 @@ import sys
 import time
 
 import initramfs
+import kernels
 import klog
 import qemu
 import uml
@@ -178,13 +179,16 @@ def write_job(job, opts, role, guests, script, modules):
         (job / name).touch()
 
 
-def kernel_line(opts, accel):
+def kernel_line(opts, accel, checked):
     line = (
         "console=ttyS0 loglevel=5 panic=-1 oops=panic net.ifnames=0 mitigations=off log_buf_len=4M"
         " watchdog_thresh=60 sysctl.kernel.hung_task_timeout_secs=180 rcupdate.rcu_cpu_stall_timeout=120"
         " random.trust_cpu=on"
     )
-    if opts.plain:
+    if checked:
+        # One that was built with KASAN: it sees what the allocator's own checks would, and goes on after a report.
+        line += " kasan_multi_shot"
+    elif opts.plain:
         line += " kfence.sample_interval=0 nokaslr"
     else:
         line += " slab_debug=FZPU kfence.sample_interval=10"
@@ -304,21 +308,21 @@ def cache_dir():
     sys.exit("guest: no folder to keep the initramfs in")
 
 
-def machine(opts, cache):
+def machine(opts, cache, kernel):
     """What boots the kernel: (kind, guest class, arguments of its start(), the modules when they are not the
     root's own)"""
     busybox = pathlib.Path("/usr/bin/busybox")
-    if os.environ.get("IPOIB_KERNEL_GUEST") == "uml":
-        folder = uml.kernel_folder()
-        moddir = uml.module_folder(folder)
-        initrd = initramfs.build(cache, moddir, busybox, modules=[])
-        return "uml", uml.Guest, ([], opts.smp, opts.mem, folder / "linux", initrd, uml.kernel_line(opts)), moddir
-    moddir = pathlib.Path("/usr/lib/modules") / os.environ["IPOIB_KERNEL_RELEASE"]
-    initrd = initramfs.build(cache, moddir, busybox)
-    kernel = qemu.uncompressed(cache, moddir / "vmlinuz")
-    accel = "tcg" if opts.icount else qemu.pick_accel(cache, kernel, initrd)
+    own = kernel.modules if kernel.built_here else ""
+    if kernel.is_uml:
+        initrd = initramfs.build(cache, kernel.modules, busybox, modules=[])
+        return "uml", uml.Guest, ([], opts.smp, opts.mem, kernel.image, initrd, uml.kernel_line(opts)), own
+    initrd = initramfs.build(cache, kernel.modules, busybox)
+    image = kernel.image if kernel.built_here else qemu.uncompressed(cache, kernel.image)
+    accel = "tcg" if opts.icount else qemu.pick_accel(cache, image, initrd)
     base = qemu.machine(accel, opts.icount)
-    return accel, qemu.Guest, (base, opts.smp, opts.mem, kernel, initrd, kernel_line(opts, accel)), ""
+    # Shadow memory and what else the checkers keep.
+    mem = opts.mem * 2 if kernel.built_here else opts.mem
+    return accel, qemu.Guest, (base, opts.smp, mem, image, initrd, kernel_line(opts, accel, kernel.built_here)), own
 
 
 def run_guests(opts, guests, start, job):
@@ -345,14 +349,15 @@ def main():
     opts = parse(sys.argv[1:])
     head = headers(opts.fabric_name)
     count = int(head.get("guests", 1))
-    if os.environ.get("IPOIB_KERNEL_GUEST") == "uml" and (count > 1 or opts.icount):
+    kernel = kernels.Kernel()
+    if kernel.is_uml and (count > 1 or opts.icount):
         sys.exit(f"guest: kernel {opts.kernel} knows neither fabrics of two guests nor --icount")
     job = new_job(opts)
     shown = pathlib.Path(os.environ["IPOIB_SRC"]) / job.relative_to(SRC)
     script = find_script(opts, job)
     check_script(script, job, opts.script)
     cache = cache_dir()
-    kind, guest, start, modules = machine(opts, cache)
+    kind, guest, start, modules = machine(opts, cache, kernel)
     folders = list(zip("AB", [job, job / "B"]))[:count]
     for role, folder in folders:
         folder.mkdir(exist_ok=True)

@@ -2,26 +2,12 @@
 
 import fcntl
 import os
-import pathlib
 import random
 import resource
 import subprocess
 import time
 
 import qemu
-
-
-def kernel_folder():
-    """The kernel's build folder; see prepare-uml for what is in it."""
-    return pathlib.Path(os.path.realpath("/kdir/" + os.environ["IPOIB_KERNEL"]))
-
-
-def release(folder):
-    return (folder / "release").read_text().strip()
-
-
-def module_folder(folder):
-    return folder / "modules-root" / "lib" / "modules" / release(folder)
 
 
 def kernel_line(opts):
