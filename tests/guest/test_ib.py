@@ -1,5 +1,6 @@
 """What our driver does on an InfiniBand link when the subnet changes; facts EV-*, PK-*, SA-*, MC-*."""
 
+import re
 import threading
 
 import pytest
@@ -225,7 +226,8 @@ def test_port_is_read_again(a, b):
         vibfab.ctl("fail query_port 1", f"port {B} event speed_change")
         net.wait_until("the address", lambda: b.hwaddr.replace(":", "")[8:] == b.read(gid).replace(":", ""))
         assert all(line["fail"] != "query_port" for line in vibfab.lines("state", "fail"))
-        assert "cannot read the port (EIO)" in net.run(["dmesg"]).stdout
+        # By number where the kernel has no names of errors.
+        assert re.search(r"cannot read the port \((EIO|Error\(5\))\)", net.run(["dmesg"]).stdout)
     finally:
         vibfab.ctl("fail query_port 0", f"port {B} prefix 0xfe80000000000000")
     net.wait_until("the old address", lambda: b.hwaddr == before)
