@@ -212,9 +212,18 @@ class Device(Attempt):
         return pathlib.Path("/sys/class/net", link, "address").read_text().strip()
 
     def attempt(self, fired):
+        self.complaints = self.without_sm()
         return self.add()
 
+    @staticmethod
+    def without_sm():
+        return run(["dmesg"]).stdout.count("Couldn't create new SM AH")
+
     def repair(self, there):
+        # The core makes its address handle for the subnet manager once for each change; no driver of an interface can
+        # mend what was refused to it.
+        if there and self.without_sm() > self.complaints:
+            vibfab.ctl(*(f"port {self.name}/{number} event sm_change" for number in (1, 2)))
         if there and not self.interface():
             if self.name.startswith("vib"):
                 vibfab.ctl(f"hca {self.name} remove")
