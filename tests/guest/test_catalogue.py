@@ -171,3 +171,42 @@ def test_all_queues_meet_a_fresh_peer(a, b):
             a.run("ip", "neigh", "replace", b.ip4, "lladdr", b.hwaddr, "dev", a.iface, "nud", "permanent")
             assert server.run(a, 8, 5000) == "8 flows ok"
             a.run("ip", "neigh", "del", b.ip4, "dev", a.iface)
+def test_bond_and_mode(a, b):
+    """B42: the MTU of a bond can be that of connected mode when its ports are in it; a port that leaves the mode has
+    its own MTU at once, and what is too long for it is answered with that."""
+    run(["modprobe", "bonding", "max_bonds=0"])
+    datagram = a.mtu
+    b.run("sh", "-c", f"echo connected >/sys/class/net/{b.iface}/mode")
+    try:
+        with bond(a) as (inside, other):
+            def mtu(name):
+                return int(inside("cat", f"/sys/class/net/{name}/mtu").stdout)
+
+            def set_modes(mode):
+                for name in (a.iface, other):
+                    inside("sh", "-c", f"echo {mode} >/sys/class/net/{name}/mode")
+
+            def passes(*options):
+                return inside("ping", "-q", "-c", "1", "-W", "1", "-s", "30000", *options, b.ip4,
+                              check=False).returncode == 0
+
+            # The ports follow their bond, which was made in datagram mode.
+            given = mtu("bond0")
+            assert mtu(a.iface) == mtu(other) == given <= datagram
+            set_modes("connected")
+            inside("ip", "link", "set", "bond0", "mtu", "65520")
+            assert mtu(a.iface) == mtu(other) == 65520
+            wait_until("large packets", lambda: passes("-M", "do"))
+            set_modes("datagram")
+            # That of the bond is what it was; the ports have what they had in this mode.
+            assert mtu("bond0") == 65520 and mtu(a.iface) == mtu(other) == given
+            wait_until("fragments", passes)
+            assert not passes("-M", "do")
+            inside("ip", "link", "set", "bond0", "mtu", datagram)
+            assert mtu(a.iface) == mtu(other) == datagram
+            wait_until("fragments", passes)
+    finally:
+        b.run("sh", "-c", f"echo datagram >/sys/class/net/{b.iface}/mode")
+        a.set_link("mtu", datagram)
+
+
