@@ -87,6 +87,22 @@ def test_peer_with_a_new_lid_is_found_without_any_event_here(a, b):
         assert unicast_lids(vibfab.port(A)["sw"]) == {lid}
 
 
+def test_refused_qkey_comes_all_the_same(a, b):
+    """When the device does not take the Q_Key that the group has got, the queue is reset: with the old one it would
+    be deaf, with a carrier."""
+    def queue_pairs():
+        return [q for q in vibfab.qps(A) + vibfab.qps(B) if q["port"]]
+
+    n = len(queue_pairs())
+    for qkey in (0x1234, 0x0B1B):
+        vibfab.ctl("fail modify_qp 1", f"group 0xffff qkey {qkey:#x}")
+        try:
+            net.wait_until("the new Q_Key", lambda k=qkey: [q["qkey"] for q in queue_pairs()] == [k] * n)
+        finally:
+            vibfab.ctl("fail modify_qp 0")
+        recovered(a, b)
+
+
 def test_harmless_sm_change(a, b):
     """The subnet manager moves: no packet is lost, the carrier stays, no group is left."""
     changes = a.carrier_changes(), b.carrier_changes()
