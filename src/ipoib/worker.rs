@@ -393,6 +393,12 @@ pub(super) fn settle(
 ) {
     let params = running.groups.broadcast();
     if params == running.broadcast {
+        // The port may be another all the same.
+        if let Some(params) = params {
+            if publish_identity(cx, seen, port, &params).is_err() {
+                cx.iface.retry(SETTLE);
+            }
+        }
         running.groups.reopen(cx);
         if running.announce && running.groups.settled() && cx.pace.deadline().is_none() {
             running.announce = false;

@@ -6,6 +6,7 @@ import pytest
 
 import net
 import vibfab
+from child import children, reach_each_other
 from driver import Debug
 
 A, B = "vib0/1", "vib1/1"
@@ -85,6 +86,21 @@ def test_peer_with_a_new_lid_is_found_without_any_event_here(a, b):
         vibfab.ctl("ring clear")
         assert a.ping(b.ip4, count=3).lost == 0
         assert unicast_lids(vibfab.port(A)["sw"]) == {lid}
+
+
+def test_ports_exchange_lids(a, b):
+    """A peer that has got our former LID, and whose queue pair has the number of ours, is not taken for ourselves:
+    without a routing header the LID is all that tells (RX-8, TRAP-44)."""
+    ours, theirs = (vibfab.port(p)["lid"] for p in (A, B))
+    vibfab.ctl("hca vib0 qpn 0x7000", "hca vib1 qpn 0x7000")
+    with children(a, b) as (one, other):
+        assert one.hwaddr[:12] == other.hwaddr[:12]
+        reach_each_other(one, other)
+        for mine, peers in ((theirs, ours), (ours, theirs)):
+            vibfab.ctl(f"port {A} lid 90", f"port {B} lid {peers}", f"port {A} lid {mine}")
+            reach_each_other(one, other)
+            assert one.ping(other.ip4, count=50, flood=True).lost == 0
+    recovered(a, b)
 
 
 def test_refused_qkey_comes_all_the_same(a, b):
