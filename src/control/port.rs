@@ -145,13 +145,14 @@ impl Port {
         if let Some(most) = self.connected {
             return self.wanted_connected.unwrap_or(most);
         }
-        let allowed = self.group.min(mtu::ipoib_mtu(self.limit));
+        let allowed = self.group_limit();
         self.wanted.map_or(allowed, |wanted| wanted.min(allowed))
     }
 
-    /// The largest datagram payload of the broadcast group as an IP MTU: the bound for every multicast send.
-    pub const fn group_limit(&self) -> u32 {
-        self.group
+    /// The largest datagram as an IP MTU, in either mode: what the broadcast group allows, if that is not more than
+    /// the port can.
+    pub fn group_limit(&self) -> u32 {
+        self.group.min(mtu::ipoib_mtu(self.limit))
     }
 
     /// Whether groups may be joined: up, port ACTIVE, P_Key present (NET-26, MC-4).

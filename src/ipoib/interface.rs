@@ -15,7 +15,10 @@ use kernel::{
             Full,
             Relaxed, //
         },
-        rcu::Guard,
+        rcu::{
+            self,
+            Guard, //
+        },
         Arc,
         Mutex,
         SpinLock, //
@@ -95,6 +98,7 @@ use crate::{
 const MAX_TOO_LONG: usize = 64;
 
 /// Who the interface is, for the data path; replaced as a whole.
+#[derive(PartialEq, Eq)]
 pub(crate) struct Ident {
     /// What received frames are checked against.
     pub(crate) me: Identity,
@@ -527,7 +531,21 @@ impl Interface {
         self.traffic_class.load(Relaxed) as u8
     }
 
-    /// Tells the data path who we are. Control lock held.
+    /// Who we are on a port that was last seen so, in a broadcast group like that, of which `group_mtu` may be used.
+    fn identity(&self, seen: &Seen, params: &join::Params, group_mtu: u32) -> Ident {
+        Ident {
+            me: Identity {
+                gid: seen.gid,
+                broadcast: self.broadcast().gid(),
+                lid: Some(seen.lid).filter(|lid| *lid != 0),
+            },
+            qkey: params.qkey,
+            max_frame: group_mtu.saturating_add(encap::LEN as u32),
+            lmc: seen.lmc.min(7),
+        }
+    }
+
+    /// Tells the data path who we are, unless it knows. Control lock held.
     ///
     /// # Errors
     ///
@@ -538,22 +556,15 @@ impl Interface {
         params: &join::Params,
         group_mtu: u32,
     ) -> Result {
-        let qkey = params.qkey;
-        let ident = Ident {
-            me: Identity {
-                gid: seen.gid,
-                broadcast: self.broadcast().gid(),
-                lid: Some(seen.lid).filter(|lid| *lid != 0),
-            },
-            qkey,
-            max_frame: group_mtu.saturating_add(encap::LEN as u32),
-            lmc: seen.lmc.min(7),
-        };
-        let ident = RcuArc::new(ident, GFP_KERNEL)?;
-        self.qkey.store(qkey, Relaxed);
+        let ident = self.identity(seen, params, group_mtu);
+        let known = self.ident.load(&rcu::read_lock()) == Some(&ident);
+        if !known {
+            let ident = RcuArc::new(ident, GFP_KERNEL)?;
+            self.qkey.store(params.qkey, Relaxed);
+            drop(self.ident.swap(Some(ident)));
+        }
         self.traffic_class
             .store(params.traffic_class.into(), Relaxed);
-        drop(self.ident.swap(Some(ident)));
         Ok(())
     }
 

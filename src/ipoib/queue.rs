@@ -307,18 +307,13 @@ impl Hardware {
         Ok(())
     }
 
-    /// Sets the Q_Key that senders must present. May sleep.
-    pub(crate) fn set_qkey(&mut self, qkey: u32) {
-        for qp in self.qps.iter_mut() {
-            if let Err(e) = qp.set_qkey(qkey) {
-                // A queue pair in trouble gets it with its recovery.
-                pr_debug!(
-                    "queue pair {:#08x}: Q_Key not set: {:?}\n",
-                    qp.qp().num().get(),
-                    e
-                );
-            }
-        }
+    /// Sets the Q_Key that senders must present to a queue. May sleep.
+    ///
+    /// # Errors
+    ///
+    /// What the device says, also when the queue pair is in no state for it. Then it has the former one.
+    pub(crate) fn set_qkey(&mut self, queue: &Queue, qkey: u32) -> Result {
+        self.qp_mut(queue)?.set_qkey(qkey)
     }
 
     /// Takes a queue from RESET to RTS with a full receive ring and NAPI enabled. May sleep.

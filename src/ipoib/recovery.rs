@@ -9,7 +9,10 @@ use super::{
         Hardware,
         Queue, //
     },
-    worker::Cx, //
+    worker::{
+        self,
+        Cx, //
+    }, //
 };
 use crate::{
     base::log::{
@@ -187,6 +190,30 @@ impl Recovery {
     pub(crate) fn restart_all(&mut self, cx: &mut Cx<'_>) {
         for index in 0..self.machines.len() {
             self.step(cx, index, Event::Stalled);
+        }
+    }
+
+    /// Gives every queue the Q_Key. One that does not take it is reset, and has it then: with the former one it would
+    /// hear nothing. May sleep.
+    pub(crate) fn set_qkey(&mut self, cx: &mut Cx<'_>, qkey: u32) {
+        for index in 0..self.machines.len() {
+            let Some(queue) = cx.iface.queue(index) else {
+                continue;
+            };
+            let Err(e) = cx.hw.set_qkey(queue, qkey) else {
+                continue;
+            };
+            // One that is being reset gets it anyway.
+            if self.state(index) == Some(State::Running) {
+                warn_limited!(
+                    "{}: queue {}: Q_Key not set: {:?}; resetting it\n",
+                    cx.dev.name(),
+                    index,
+                    e
+                );
+                self.step(cx, index, Event::Stalled);
+                cx.iface.post(worker::QUEUE);
+            }
         }
     }
 

@@ -393,6 +393,12 @@ pub(super) fn settle(
 ) {
     let params = running.groups.broadcast();
     if params == running.broadcast {
+        // The port may be another all the same.
+        if let Some(params) = params {
+            if publish_identity(cx, seen, port, &params).is_err() {
+                cx.iface.retry(SETTLE);
+            }
+        }
         running.groups.reopen(cx);
         if running.announce && running.groups.settled() && cx.pace.deadline().is_none() {
             running.announce = false;
@@ -415,6 +421,7 @@ pub(super) fn settle(
             cx.iface.retry(SETTLE);
             return;
         }
+        running.recovery.set_qkey(cx, params.qkey);
     }
     running.broadcast = params;
     *port = next;
@@ -430,15 +437,12 @@ pub(super) fn settle(
 ///
 /// `ENOMEM`; then the data path goes on as before.
 fn publish_identity(
-    cx: &mut Cx<'_>,
+    cx: &Cx<'_>,
     seen: &Seen,
     port: &control::port::Port,
     params: &join::Params,
 ) -> Result {
-    cx.iface
-        .publish_identity(seen, params, port.group_limit())?;
-    cx.hw.set_qkey(params.qkey);
-    Ok(())
+    cx.iface.publish_identity(seen, params, port.group_limit())
 }
 
 /// Ends everything that a running interface has at the fabric; nothing is left in use afterwards.

@@ -31,7 +31,7 @@ pub struct Completion<'a> {
 }
 
 /// Who we are.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The GID of the interface, as in its hardware address.
     pub gid: Gid,

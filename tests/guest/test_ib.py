@@ -7,6 +7,7 @@ import pytest
 
 import net
 import vibfab
+from child import children, reach_each_other
 from driver import Debug
 
 A, B = "vib0/1", "vib1/1"
@@ -86,6 +87,37 @@ def test_peer_with_a_new_lid_is_found_without_any_event_here(a, b):
         vibfab.ctl("ring clear")
         assert a.ping(b.ip4, count=3).lost == 0
         assert unicast_lids(vibfab.port(A)["sw"]) == {lid}
+
+
+def test_ports_exchange_lids(a, b):
+    """A peer that has got our former LID, and whose queue pair has the number of ours, is not taken for ourselves:
+    without a routing header the LID is all that tells (RX-8, TRAP-44)."""
+    ours, theirs = (vibfab.port(p)["lid"] for p in (A, B))
+    vibfab.ctl("hca vib0 qpn 0x7000", "hca vib1 qpn 0x7000")
+    with children(a, b) as (one, other):
+        assert one.hwaddr[:12] == other.hwaddr[:12]
+        reach_each_other(one, other)
+        for mine, peers in ((theirs, ours), (ours, theirs)):
+            vibfab.ctl(f"port {A} lid 90", f"port {B} lid {peers}", f"port {A} lid {mine}")
+            reach_each_other(one, other)
+            assert one.ping(other.ip4, count=50, flood=True).lost == 0
+    recovered(a, b)
+
+
+def test_refused_qkey_comes_all_the_same(a, b):
+    """When the device does not take the Q_Key that the group has got, the queue is reset: with the old one it would
+    be deaf, with a carrier."""
+    def queue_pairs():
+        return [q for q in vibfab.qps(A) + vibfab.qps(B) if q["port"]]
+
+    n = len(queue_pairs())
+    for qkey in (0x1234, 0x0B1B):
+        vibfab.ctl("fail modify_qp 1", f"group 0xffff qkey {qkey:#x}")
+        try:
+            net.wait_until("the new Q_Key", lambda k=qkey: [q["qkey"] for q in queue_pairs()] == [k] * n)
+        finally:
+            vibfab.ctl("fail modify_qp 0")
+        recovered(a, b)
 
 
 def test_harmless_sm_change(a, b):

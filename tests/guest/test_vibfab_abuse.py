@@ -36,6 +36,7 @@ def carried(*pairs):
 def test_words_that_are_nearly_right():
     refused("port vib0/1x down", "port vib4294967296/1 down", "port vib0/4294967297 down", "port vib0/ down",
             "port vib0/0 down", "port /1 down", "port vibvib0/1 down", "port vib0/1/1 down", "hca vib0x fatal",
+            "hca vib0 qpn", "hca vib0 qpn 1", "hca vib0 qpn 0xffffff", "hca vib0 fatal 0x7000",
             "bench vib0/1 vib1/1z 10 10", "rule add src=vib0/1x drop", "rule add dst=vib9/1 drop",
             "rule add percent=0 drop", "rule add percent=101 drop", "rule add nth=0 drop", "rule add every=0 drop",
             "rule add count=0 drop", "rule add sqpn=0x1000000 drop", "rule add class=256 drop",

@@ -1,12 +1,14 @@
 """Both drivers in one kernel (--driver both): ours on the first ports (sides A, B), the in-tree one on the second
 (C, D)."""
 
+import contextlib
 import threading
 
 import pytest
 
 import net
 import vibfab
+from child import Child, exchange, reach_each_other, sysfs_write
 
 PORTS = {"A": "vib0/1", "B": "vib1/1", "C": "vib0/2", "D": "vib1/2"}
 
@@ -74,6 +76,46 @@ def test_a_group_with_members_of_both(a, b, c, d):
                 net.wait_until(f"{dst} to answer {src}", lambda s=src, n=i: s.reaches(f"10.82.0.{n}"))
     for i, side in enumerate(sides, 1):
         side.run("ip", "addr", "del", f"10.82.0.{i}/24", "dev", side.iface)
+
+
+@contextlib.contextmanager
+def children_of_both(sides, pkey):
+    """A child of each side's in a partition that the ports get for it. The in-tree driver holds the kind of link, and
+    takes an interface of ours for one of its own (TRAP-4): ours are made by sysfs."""
+    vibfab.ctl(*(f"port {port} pkey 1 {pkey:#x}" for port in PORTS.values()), f"group {pkey:#x} add noevent")
+    with contextlib.ExitStack() as stack:
+        stack.callback(vibfab.ctl, f"group {pkey:#x} del", *(f"port {port} pkey 1 0" for port in PORTS.values()))
+        made = {}
+        for host, side in enumerate(sides, 1):
+            if side.letter in "AB":
+                assert sysfs_write(side, "create_child", f"{pkey:#x}\n").returncode == 0
+                child = made[side.letter] = Child(side, name=f"{side.iface}.{pkey:04x}", host=host)
+            else:
+                child = made[side.letter] = Child(side, "pkey", f"{pkey:#x}", host=host)
+            stack.callback(child.remove)
+            if side.letter in "AB":
+                stack.callback(sysfs_write, side, "delete_child", f"{pkey:#x}\n")
+        yield made
+
+
+def test_children_of_both_in_a_partition(a, b, c, d):
+    """Unicast, multicast, fragments, TCP and UDP, with the P_Key of the partition in every frame; the children follow
+    when the subnet manager starts over and when a peer's LID changes."""
+    with children_of_both((a, b, c, d), 0x8002) as made:
+        for one, other in (("A", "D"), ("B", "C"), ("A", "B"), ("C", "D")):
+            reach_each_other(made[one], made[other])
+        for ours, theirs in (("A", "D"), ("C", "B")):
+            exchange(made[ours], made[theirs])
+            vibfab.ctl("ring clear")
+            for src, dst in ((ours, theirs), (theirs, ours)):
+                assert made[src].ping(made[dst].ip4, count=3, size=10000).lost == 0
+                assert made[src].ping(f"ff02::1%{made[src].iface}", count=3).received >= 3
+            assert {p["pkey"] for p in vibfab.ring() if p["data"][:2] in (b"\x08\x00", b"\x86\xdd")} == {0x8002}
+        for event in ("sm restart", "port vib1/2 lid 77", "port vib1/1 lid 78"):
+            vibfab.ctl(event)
+            vibfab.ctl("sm reregister")
+            for one, other in (("A", "D"), ("B", "C")):
+                reach_each_other(made[one], made[other])
 
 
 def test_a_link_that_goes_concerns_its_own_driver_only(a, b, c, d):

@@ -200,16 +200,26 @@ int vib_cmd_port(struct vib_cmd *c)
 	return err;
 }
 
-/* hca vibH remove|add|fatal [noevent]|recover */
+/* hca vibH remove|add|fatal [noevent]|recover|qpn N */
 int vib_cmd_hca(struct vib_cmd *c)
 {
 	bool quiet = vib_cmd_flag(c, "noevent");
 	struct vib_hca *hca;
+	u32 index, qpn = 0;
 	int err = 0;
-	u32 index;
 
-	if (c->n != 3 || vib_hca_of(c->w[1], &index))
+	if (c->n < 3 || vib_hca_of(c->w[1], &index))
 		return -EINVAL;
+	if (c->n == 4) {
+		err = strcmp(c->w[2], "qpn") ? -EINVAL :
+					       kstrtou32(c->w[3], 0, &qpn);
+		if (err)
+			return err;
+		if (qpn < VIB_QPN_MIN || qpn > VIB_QPN_MAX)
+			return -EINVAL;
+	} else if (c->n != 3) {
+		return -EINVAL;
+	}
 	if (!strcmp(c->w[2], "remove"))
 		return vib_hca_unplug(index);
 	if (!strcmp(c->w[2], "add"))
@@ -218,6 +228,9 @@ int vib_cmd_hca(struct vib_cmd *c)
 	hca = vib_fab.hca[index];
 	if (!hca) {
 		err = -ENODEV;
+	} else if (qpn) {
+		/* Of the next queue pair; a race with its maker costs a number. */
+		WRITE_ONCE(hca->next_qpn, qpn);
 	} else if (!strcmp(c->w[2], "fatal")) {
 		WRITE_ONCE(hca->fatal, true);
 		vib_cmd_event(&hca->port[0], quiet, IB_EVENT_DEVICE_FATAL);

@@ -133,7 +133,7 @@ static int vib_qp_publish(struct vib_qp *qp, struct ib_qp_init_attr *init)
 
 	if (qp->type == IB_QPT_UD || qp->type == IB_QPT_RC) {
 		err = xa_alloc_cyclic(&hca->qps, &qp->qpn, qp,
-				      XA_LIMIT(0x40, 0xfffffe), &hca->next_qpn,
+				      XA_LIMIT(VIB_QPN_MIN, VIB_QPN_MAX), &hca->next_qpn,
 				      GFP_KERNEL);
 		return err < 0 ? err : 0;
 	}

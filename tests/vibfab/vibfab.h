@@ -33,6 +33,8 @@
 #define VIB_FAR_PORT	65	/* switch port of the simulated far end */
 #define VIB_SW_PORTS	66	/* port 0, HCA ports, far end */
 #define VIB_MFT_POS	5	/* positions of 16 ports in a multicast mask */
+#define VIB_QPN_MIN	0x40	/* of other than QP0 and QP1 */
+#define VIB_QPN_MAX	0xfffffe
 #define VIB_MAX_GIDS	128
 #define VIB_MAX_PKEYS	128
 #define VIB_MAX_SGE	32
