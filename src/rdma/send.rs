@@ -245,11 +245,7 @@ pub(crate) fn send_queue<P: Segments + 'static>(
             max_sges: qp.send_sge().min(MAX_SEGMENTS),
             lkey: qp.pd().local_dma_lkey(),
             lso: qp.lso(),
-            domain: if qp.is_connected() {
-                null_mut()
-            } else {
-                qp.pd().as_ptr()
-            },
+            domain: qp.domain(),
             dma,
             tag,
             qp: qp.clone(),
@@ -435,22 +431,16 @@ impl<P: Segments> SendQueue<P> {
         // INVARIANT: The chain is empty again.
         self.posted = posted;
         if result.is_err() {
-            self.failed(bad);
+            self.unposted.store(self.not_posted(bad), Relaxed);
+            self.broken = true;
         }
         self.filled = 0;
         result
     }
 
-    /// Notes that the chain was not posted from `bad` on.
-    #[cold]
-    #[inline(never)]
-    fn failed(&mut self, bad: *const sys::ib_send_wr) {
-        self.unposted.store(self.not_posted(bad), Relaxed);
-        self.broken = true;
-    }
-
     /// How many requests at the end of the chain were not posted, `bad` being the first of them; none
     /// if the driver did not say.
+    #[cold]
     fn not_posted(&self, bad: *const sys::ib_send_wr) -> u64 {
         // SAFETY: The chain's first request, of which only the address is taken.
         let first = unsafe { &raw const (*self.chain.at(0)).wr.wr };
