@@ -189,9 +189,12 @@ bool ipoib_h_xmit_more(void)
 	return netdev_xmit_more();
 }
 
-bool ipoib_h_tx_sent_queue(struct netdev_queue *txq, unsigned int bytes, bool more)
+unsigned int ipoib_h_tx_sent(struct netdev_queue *txq, unsigned int bytes)
 {
-	return __netdev_tx_sent_queue(txq, bytes, more);
+	bool more = netdev_xmit_more();
+
+	__netdev_tx_sent_queue(txq, bytes, more);
+	return (more ? IPOIB_H_MORE : 0) | (netif_xmit_stopped(txq) ? IPOIB_H_STOPPED : 0);
 }
 
 void ipoib_h_tx_completed_queue(struct netdev_queue *txq, unsigned int pkts,

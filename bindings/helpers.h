@@ -49,7 +49,12 @@ void ipoib_h_tx_start_all_queues(struct net_device *dev);
 void ipoib_h_tx_stop_all_queues(struct net_device *dev);
 void ipoib_h_tx_disable(struct net_device *dev);
 bool ipoib_h_xmit_more(void);
-bool ipoib_h_tx_sent_queue(struct netdev_queue *txq, unsigned int bytes, bool more);
+
+/* How things stand after a packet: the stack has more, and the queue is stopped. */
+#define IPOIB_H_MORE	1
+#define IPOIB_H_STOPPED	2
+
+unsigned int ipoib_h_tx_sent(struct netdev_queue *txq, unsigned int bytes);
 void ipoib_h_tx_completed_queue(struct netdev_queue *txq, unsigned int pkts,
 				unsigned int bytes);
 void ipoib_h_tx_reset_queue(struct netdev_queue *txq);

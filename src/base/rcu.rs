@@ -233,6 +233,7 @@ impl<T: Send + Sync + 'static> RcuPtr<T> {
     /// The published object with a reference of its own.
     ///
     /// `None` when nothing is published, or when the object found is on its way out.
+    #[inline]
     pub(crate) fn get(&self, _guard: &Guard) -> Option<RcuArc<T>> {
         let ptr = NonNull::new(self.ptr.get_acquire())?;
         // SAFETY: As in `load`, the allocation is valid while the read-side section lasts.

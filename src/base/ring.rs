@@ -45,6 +45,7 @@ unsafe impl<T: Send> Sync for Ring<T> {}
 
 impl<T> Ring<T> {
     /// Address of the slot that holds the entry `seq`.
+    #[inline]
     fn slot(&self, seq: u64) -> *mut T {
         let index = (seq & self.mask) as usize;
         // SAFETY: By the type invariants the masked index is inside of `slots`.
@@ -147,7 +148,15 @@ impl<T> Producer<T> {
         self.ring.tail.0.put_release(self.tail);
     }
 
+    /// Slots that are free for certain, without a look at the other end; it may have freed more.
+    #[inline]
+    pub(crate) fn free_at_least(&self) -> usize {
+        let used = self.tail.wrapping_sub(self.head_seen);
+        self.ring.mask.wrapping_add(1).saturating_sub(used) as usize
+    }
+
     /// Number of slots that are free now; more may become free at any time.
+    #[inline]
     pub(crate) fn free(&mut self) -> usize {
         self.ring.capacity().saturating_sub(self.len())
     }
@@ -206,6 +215,22 @@ impl<T> Consumer<T> {
         // SAFETY: `head` is before the published tail, so the slot is the consumer's, of which this
         // is the only one; the acquire load of the tail orders us after the producer's access.
         Some((self.head, unsafe { &mut *self.ring.slot(self.head) }))
+    }
+
+    /// Gives `f` the first `n` entries in turn, fewer if there are not as many, and the slots back, not yet visible to
+    /// the producer. `f` is told how many are to come.
+    #[inline]
+    pub(crate) fn consume(&mut self, n: u64, mut f: impl FnMut(&mut T, u64)) {
+        let there = self.tail_seen.wrapping_sub(self.head);
+        let mut left = if n <= there { n } else { there };
+        while left != 0 {
+            left = left.wrapping_sub(1);
+            // SAFETY: `head` is before the published tail as there are entries left, so the slot is the consumer's,
+            // of which this is the only one; the acquire load of the tail orders us after the producer's access.
+            f(unsafe { &mut *self.ring.slot(self.head) }, left);
+            // INVARIANT: `head` was before `tail_seen`.
+            self.head = self.head.wrapping_add(1);
+        }
     }
 
     /// Sequence number that the front entry has or will have.

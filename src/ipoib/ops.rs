@@ -5,6 +5,7 @@
 use kernel::{
     prelude::*,
     sync::{
+        rcu::Guard,
         Arc,
         ArcBorrow, //
     },
@@ -167,9 +168,9 @@ impl Ops for Interface {
     }
 
     #[inline]
-    fn transmit(this: ArcBorrow<'_, Self>, _dev: &Device, skb: SkBuff, lock: &mut TxLocked<'_>) {
+    fn transmit(this: ArcBorrow<'_, Self>, skb: SkBuff, lock: &mut TxLocked<'_>, reading: &Guard) {
         match this.queue(skb.queue_mapping().into()) {
-            Some(queue) => tx::transmit(this, queue, skb, lock),
+            Some(queue) => tx::transmit(this, queue, skb, lock, reading),
             None => this.count_drops(TxDrop::NotReady, 1),
         }
     }

@@ -7,10 +7,7 @@ use kernel::{
     prelude::*,
     sync::{
         aref::ARef,
-        rcu::{
-            self,
-            Guard, //
-        },
+        rcu::Guard,
         Arc, //
     },
 };
@@ -70,19 +67,37 @@ pub(crate) struct PollState(pub(crate) Option<Rings>);
 
 /// The completion side of one queue.
 pub(crate) struct Rings {
-    iface: Arc<Interface>,
-    dev: ARef<Device>,
-    shared: Arc<Shared>,
+    about: About,
     txq: TxQueue,
     send_cq: CqPoller,
     recv_cq: CqPoller,
     sends: SendCompletions<SkBuff>,
+    receive: Receive,
+    wcs: [Wc; BATCH],
+}
+
+/// Whose queue it is.
+struct About {
+    iface: Arc<Interface>,
+    dev: ARef<Device>,
+    shared: Arc<Shared>,
+}
+
+/// The receive ring, and what its buffers are made of.
+struct Receive {
     recvs: RecvQueue<RxBuf>,
     /// What receive buffers look like now.
     layout: Layout,
     /// What receive buffers are made of.
     pages: Pages,
-    wcs: [Wc; BATCH],
+}
+
+/// What one poll has received, for the counters.
+#[derive(Default)]
+struct Received {
+    packets: u64,
+    bytes: u64,
+    multicast: u64,
 }
 
 impl Poll for PollState {
@@ -90,8 +105,8 @@ impl Poll for PollState {
         let Some(rings) = &mut self.0 else {
             return 0;
         };
-        rings.shared.stats.polls.add(1);
-        rings.shared.set_waking(false);
+        rings.about.shared.stats.polls.add(1);
+        rings.about.shared.set_waking(false);
         rings.poll_sends(|skb| cx.consume(skb));
         if budget == 0 {
             return 0;
@@ -110,6 +125,45 @@ impl Poll for PollState {
     }
 }
 
+impl About {
+    /// Has the worker look into a completion that was no success.
+    #[cold]
+    #[inline(never)]
+    fn trouble(&self, wc: &Wc, what: &str) {
+        self.shared.trouble(&self.iface, &self.dev, wc, what);
+    }
+
+    /// Tells the worker of a sign of life from a peer, if it is `listening` for that, and of a peer that has moved in
+    /// the subnet: `from`, where the frame came from, and how many low bits of that say nothing. Before the stack
+    /// gets to answer, so that the answer is not refused.
+    #[inline(never)]
+    fn learn(
+        &self,
+        guard: &Guard,
+        frame: &rx::Frame,
+        head: &[u8],
+        listening: bool,
+        from: Option<(u32, u8)>,
+    ) {
+        let Some(gid) = rx::sender(frame, head) else {
+            return;
+        };
+        let neighbours = self.iface.neighbours();
+        let heard = listening && neighbours.heard(guard, &gid);
+        let moved = from.is_some_and(|(slid, lmc)| neighbours.moved(guard, &gid, slid, lmc));
+        if heard || moved {
+            self.iface.post(worker::NEIGHBOURS);
+        }
+    }
+
+    /// Counts a frame that is not delivered.
+    #[cold]
+    #[inline(never)]
+    fn dropped(&self, reason: RxDrop) {
+        self.shared.stats.rx_drop(reason);
+    }
+}
+
 impl Rings {
     /// Puts the completion side together; the rings are empty and the queue pair is in RESET.
     pub(crate) fn new(
@@ -122,16 +176,20 @@ impl Rings {
         (recvs, pages): (RecvQueue<RxBuf>, Pages),
     ) -> Self {
         Self {
-            layout: Layout::new(iface.rx_area()),
-            pages,
-            iface,
-            dev: dev.into(),
-            shared,
+            receive: Receive {
+                recvs,
+                layout: Layout::new(iface.rx_area()),
+                pages,
+            },
+            about: About {
+                iface,
+                dev: dev.into(),
+                shared,
+            },
             txq,
             send_cq,
             recv_cq,
             sends,
-            recvs,
             wcs: Wc::blanks(),
         }
     }
@@ -143,32 +201,36 @@ impl Rings {
         if used == 0 || soon && used < Shared::LAZY && !self.txq.held() {
             return false;
         }
-        self.shared.set_waking(true);
+        self.about.shared.set_waking(true);
         self.send_cq.arm()
     }
 
     /// Takes the completions of sends and gives the packets to `free`. By the poll, or with NAPI disabled.
+    #[inline]
     pub(crate) fn poll_sends(&mut self, mut free: impl FnMut(SkBuff)) {
-        // What the stack has queued, and what that was on the wire.
+        let stats = &self.about.shared.stats;
+        // What the stack has queued, and what that was on the wire beyond it.
         let (mut packets, mut bytes) = (0, 0);
-        let (mut sent_packets, mut sent_bytes) = (0, 0);
+        let (mut more_packets, mut more_bytes) = (0, 0);
         for _ in 0..SEND_BATCHES {
             let n = self.send_cq.poll(&mut self.wcs);
             for wc in self.wcs.iter().take(n) {
                 let done = self.sends.complete(wc, |skb, ok| {
                     packets += 1;
                     bytes += skb.len();
-                    let (n, octets) = skb.on_wire();
-                    sent_packets += u64::from(n);
-                    sent_bytes += u64::from(octets);
+                    if skb.is_gso() {
+                        let (n, octets) = skb.on_wire();
+                        more_packets += u64::from(n) - 1;
+                        more_bytes += u64::from(octets.saturating_sub(skb.len()));
+                    }
                     if !ok {
-                        self.shared.stats.tx_failed.add(1);
+                        stats.tx_failed.add(1);
                     }
                     free(skb);
                 });
                 // One from before a reset is no send of ours any more, and nobody's concern.
-                if done.is_ok() && !wc.status().is_success() {
-                    self.shared.trouble(&self.iface, &self.dev, wc, "send");
+                if !wc.status().is_success() && done.is_ok() {
+                    self.about.trouble(wc, "send");
                 }
             }
             if n < BATCH {
@@ -179,199 +241,79 @@ impl Rings {
             return;
         }
         // QP-22: as in-tree, what has left the ring counts, whatever became of it.
-        self.shared.stats.tx_packets.add(sent_packets);
-        self.shared.stats.tx_bytes.add(sent_bytes);
+        stats.tx_packets.add(u64::from(packets) + more_packets);
+        stats.tx_bytes.add(u64::from(bytes) + more_bytes);
         self.txq.completed(packets, bytes);
-        if self.txq.stopped() && self.shared.running() {
-            let free = self.sends.capacity().saturating_sub(self.sends.used());
-            if self.shared.ring.may_wake(free as u32) {
-                self.txq.wake();
-            }
+        if self.txq.stopped() && self.about.shared.running() {
+            self.wake();
         }
     }
 
+    /// Wakes the transmit queue if the ring has room again.
+    #[cold]
+    #[inline(never)]
+    fn wake(&mut self) {
+        let free = self.sends.capacity().saturating_sub(self.sends.used());
+        if self.about.shared.ring.may_wake(free as u32) {
+            self.txq.wake();
+        }
+    }
+
+    #[inline]
     fn poll_receives(&mut self, cx: &mut Context<'_>, budget: usize) -> usize {
+        let about = &self.about;
+        let guard = cx.reading();
+        let ident = about.iface.ident.load(guard);
+        let listening = about.iface.neighbours().listening();
+        let mut sum = Received::default();
         let mut done = 0;
-        let guard = rcu::read_lock();
-        let iface = self.iface.clone();
-        let ident = iface.ident.load(&guard);
-        let listening = iface.neighbours().listening();
         while done < budget {
             let room = (budget - done).min(BATCH);
             let Some(wcs) = self.wcs.get_mut(..room) else {
                 break;
             };
             let n = self.recv_cq.poll(wcs);
-            for i in 0..n {
-                self.received(cx, ident, i, listening.then_some(&guard));
+            for wc in wcs.get(..n).unwrap_or(&[]) {
+                self.receive
+                    .received(about, cx, ident, wc, listening, &mut sum);
             }
             done += n;
             if n < room {
                 break;
             }
         }
-        drop(guard);
+        if sum.packets != 0 {
+            let stats = &about.shared.stats;
+            stats.rx_packets.add(sum.packets);
+            stats.rx_bytes.add(sum.bytes);
+            stats.multicast.add(sum.multicast);
+        }
         // A few buffers may wait for the next poll, so that one call posts many.
-        if self.recvs.missing() > 0 || self.recvs.is_due() {
+        if self.receive.recvs.missing() > 0 || self.receive.recvs.is_due() {
             self.refill();
         }
         done
     }
 
-    /// Handles the receive completion in slot `i` of the batch. `listening`: frames of destinations
-    /// that did not answer before are news, and this is the read section to find them in.
-    fn received(
-        &mut self,
-        cx: &mut Context<'_>,
-        ident: Option<&Ident>,
-        i: usize,
-        listening: Option<&Guard>,
-    ) {
-        let Some(wc) = self.wcs.get(i) else {
-            return;
-        };
-        let Some(buf) = self.recvs.complete(wc) else {
-            self.shared.stats.rx_drop(RxDrop::BadCompletion);
-            return;
-        };
-        if !wc.status().is_success() {
-            if !wc.status().is_flushed() {
-                self.shared.stats.rx_drop(RxDrop::CompletionError);
-            }
-            self.shared.trouble(&self.iface, &self.dev, wc, "recv");
-            // The slot is filled again by `refill`, once the queue pair takes receives.
-            return;
-        }
-        let checked = self.check(wc, ident, &buf);
-        let frame = match checked {
-            Ok(frame) => frame,
-            Err(reason) => {
-                self.shared.stats.rx_drop(reason);
-                self.recycle(buf);
-                return;
-            }
-        };
-        if let Some(guard) = listening {
-            self.heard(guard, &frame, buf.head());
-        }
-        if frame.cast != rx::Cast::Host || frame.ethertype == EtherType::ARP {
-            self.locate(&frame, buf.head(), wc.slid(), ident);
-        }
-        let info = FrameInfo {
-            protocol: frame.ethertype.0,
-            payload: frame.payload_len as usize,
-            cast: match frame.cast {
-                rx::Cast::Host => Cast::Host,
-                rx::Cast::Broadcast => Cast::Broadcast,
-                rx::Cast::Multicast => Cast::Multicast,
-            },
-            checked: wc.ip_csum_ok() && self.dev.takes_checksums(),
-            queue: self.shared.index,
-        };
-        // The replacement comes first: without one the frame is dropped and its buffer stays in
-        // the ring, which so never shrinks (RX-4).
-        let Some(fresh) = RxBuf::in_poll(cx, self.layout, &mut self.pages) else {
-            self.shared.stats.rx_drop(RxDrop::NoMemory);
-            self.recycle(buf);
-            return;
-        };
-        match buf.into_skb(&self.dev, &info, &mut self.pages) {
-            Ok(skb) => {
-                self.recycle(fresh);
-                let stats = &self.shared.stats;
-                stats.rx_packets.add(1);
-                stats.rx_bytes.add(info.payload as u64);
-                if info.cast == Cast::Multicast {
-                    stats.multicast.add(1);
-                }
-                cx.receive(skb);
-            }
-            Err(buf) => {
-                self.shared.stats.rx_drop(RxDrop::NoMemory);
-                self.recycle(buf);
-            }
-        }
-    }
-
-    /// Tells the worker, if it waits for a sign of life from the sender of this frame. Before the
-    /// stack gets to answer, so that the answer is not refused.
-    fn heard(&self, guard: &Guard, frame: &rx::Frame, head: &[u8]) {
-        let source = rx::sender(frame, head);
-        if source.is_some_and(|gid| self.iface.neighbours().heard(guard, &gid)) {
-            self.iface.post(worker::NEIGHBOURS);
-        }
-    }
-
-    /// Tells the worker of a peer that has moved in the subnet. To be called for the frames that
-    /// tell who sent them, and that peers announce themselves with.
-    fn locate(&self, frame: &rx::Frame, head: &[u8], slid: u32, ident: Option<&Ident>) {
-        let (Some(gid), Some(ident)) = (rx::sender(frame, head), ident) else {
-            return;
-        };
-        let guard = rcu::read_lock();
-        if self.iface.neighbours().moved(&guard, &gid, slid, ident.lmc) {
-            self.iface.post(worker::NEIGHBOURS);
-        }
-    }
-
-    /// Runs the checks of `wire::rx` on one frame.
-    fn check(
-        &self,
-        wc: &Wc,
-        ident: Option<&Ident>,
-        buf: &RxBuf,
-    ) -> core::result::Result<rx::Frame, RxDrop> {
-        // Without an identity nothing can be addressed to us: not even up yet.
-        let ident = ident.ok_or(RxDrop::WrongGid)?;
-        let completion = rx::Completion {
-            byte_len: wc.byte_len(),
-            buffer_len: buf.layout().area() as u32,
-            network: NetworkHeader::from_completion(wc.has_grh(), wc.network_hdr_type()),
-            head: buf.head(),
-            src_qp: wc.src_qp(),
-            slid: wc.slid(),
-        };
-        rx::classify(&completion, &ident.me, |qpn| self.iface.owns(qpn))
-    }
-
-    /// Puts a buffer into the chain of receives to be posted.
-    fn recycle(&mut self, buf: RxBuf) {
-        // A buffer of a former size, or one that cannot be mapped, goes; `refill` makes another.
-        if buf.layout() == self.layout {
-            let _ = self.recvs.push(buf);
-        }
-    }
-
     /// Fills empty slots and posts what is in the chain. Slots that stay empty for want of memory
     /// are tried again with every poll, and by the worker when there is none.
+    #[inline(never)]
     pub(crate) fn refill(&mut self) {
-        if !self.shared.running() {
+        let (about, receive) = (&self.about, &mut self.receive);
+        if !about.shared.running() {
             return;
         }
-        while self.recvs.missing() > 0 {
-            let Some(buf) = RxBuf::new(self.layout, &mut self.pages) else {
-                break;
-            };
-            if self.recvs.push(buf).is_err() {
-                break;
-            }
+        if receive.recvs.missing() > 0 && !receive.fill() {
+            about.shared.note(&about.iface, Concern::Starving);
         }
-        if self.recvs.missing() > 0 {
-            self.shared.note(&self.iface, Concern::Starving);
-        }
-        self.flush();
-    }
-
-    /// Posts what is in the chain.
-    fn flush(&mut self) {
-        if self.recvs.flush().is_err() {
-            let unsure = self.recvs.is_unsure();
+        if receive.recvs.flush().is_err() {
+            let unsure = receive.recvs.is_unsure();
             let what = if unsure {
                 Concern::Fatal
             } else {
                 Concern::Trouble
             };
-            self.shared.note(&self.iface, what);
+            about.shared.note(&about.iface, what);
         }
     }
 
@@ -381,7 +323,7 @@ impl Rings {
         loop {
             let n = self.send_cq.poll(&mut self.wcs);
             for wc in self.wcs.iter().take(n) {
-                let stats = &self.shared.stats;
+                let stats = &self.about.shared.stats;
                 let _ = self.sends.complete(wc, |skb, ok| {
                     stats.tx_packets.add(1);
                     stats.tx_bytes.add(u64::from(skb.len()));
@@ -397,8 +339,8 @@ impl Rings {
         loop {
             let n = self.recv_cq.poll(&mut self.wcs);
             for wc in self.wcs.iter().take(n) {
-                let stats = &self.shared.stats;
-                match self.recvs.complete(wc) {
+                let stats = &self.about.shared.stats;
+                match self.receive.recvs.complete(wc) {
                     Some(_) if wc.status().is_success() => stats.rx_drop(RxDrop::Flushed),
                     Some(_) if wc.status().is_flushed() => {}
                     Some(_) => stats.rx_drop(RxDrop::CompletionError),
@@ -409,31 +351,161 @@ impl Rings {
                 break;
             }
         }
-        self.sends.outstanding() == 0 && self.recvs.outstanding() == 0
+        self.sends.outstanding() == 0 && self.receive.recvs.outstanding() == 0
     }
 
     /// Gives back all slots of a queue pair that is in RESET. `sends` is the other end of the send
     /// ring, whose transmit lock is held.
     pub(crate) fn reset(&mut self, sends: &mut SendQueue<SkBuff>, proof: &QpReset<'_>) -> Result {
-        let stats = &self.shared.stats;
+        let stats = &self.about.shared.stats;
         sends.recover(&mut self.sends, proof, |skb| {
             stats.tx_failed.add(1);
             stats.tx_lost.add(1);
             drop(skb);
         })?;
-        self.pages.clear();
-        self.recvs.reset(proof, drop)
+        self.receive.pages.clear();
+        self.receive.recvs.reset(proof, drop)
     }
 
     /// Sets how many octets receive buffers offer, for those made from now on.
     pub(crate) fn set_area(&mut self, area: usize) {
-        self.layout = Layout::new(area);
+        self.receive.layout = Layout::new(area);
     }
 
     /// How many sends and receives the hardware holds.
     pub(crate) fn outstanding(&mut self) -> (usize, usize) {
-        (self.sends.outstanding(), self.recvs.outstanding())
+        (self.sends.outstanding(), self.receive.recvs.outstanding())
     }
+}
+
+impl Receive {
+    /// Handles one receive completion. `listening`: frames of destinations that did not answer before are news.
+    #[inline(always)]
+    fn received(
+        &mut self,
+        about: &About,
+        cx: &mut Context<'_>,
+        ident: Option<&Ident>,
+        wc: &Wc,
+        listening: bool,
+        sum: &mut Received,
+    ) {
+        let Some(buf) = self.recvs.complete(wc) else {
+            about.dropped(RxDrop::BadCompletion);
+            return;
+        };
+        if !wc.status().is_success() {
+            // The slot is filled again by `refill`, once the queue pair takes receives.
+            failed(about, wc, buf);
+            return;
+        }
+        let frame = match check(about, wc, ident, &buf) {
+            Ok(frame) => frame,
+            Err(reason) => {
+                self.refuse(about, buf, reason);
+                return;
+            }
+        };
+        // Those that tell who sent them, and that peers announce themselves with, besides all that may be news.
+        let telling = frame.cast != rx::Cast::Host || frame.ethertype == EtherType::ARP;
+        if listening || telling {
+            about.learn(
+                cx.reading(),
+                &frame,
+                buf.head(),
+                listening,
+                ident
+                    .filter(|_| telling)
+                    .map(|ident| (wc.slid(), ident.lmc)),
+            );
+        }
+        let info = FrameInfo {
+            protocol: frame.ethertype.0,
+            payload: frame.payload_len as usize,
+            cast: match frame.cast {
+                rx::Cast::Host => Cast::Host,
+                rx::Cast::Broadcast => Cast::Broadcast,
+                rx::Cast::Multicast => Cast::Multicast,
+            },
+            checked: wc.ip_csum_ok() && about.dev.takes_checksums(),
+            queue: about.shared.index,
+        };
+        // The replacement comes first: without one the frame is dropped and its buffer stays in
+        // the ring, which so never shrinks (RX-4).
+        let Some(fresh) = RxBuf::in_poll(cx, self.layout, &mut self.pages) else {
+            self.refuse(about, buf, RxDrop::NoMemory);
+            return;
+        };
+        match buf.into_skb(&about.dev, &info, &mut self.pages) {
+            Ok(skb) => {
+                // One that cannot be mapped goes; `refill` makes another.
+                let _ = self.recvs.push(fresh);
+                sum.packets += 1;
+                sum.bytes += info.payload as u64;
+                sum.multicast += u64::from(info.cast == Cast::Multicast);
+                cx.receive(skb);
+            }
+            Err(buf) => self.refuse(about, buf, RxDrop::NoMemory),
+        }
+    }
+
+    /// Drops a frame, and puts its buffer into the chain of receives to be posted.
+    #[cold]
+    #[inline(never)]
+    fn refuse(&mut self, about: &About, buf: RxBuf, reason: RxDrop) {
+        about.dropped(reason);
+        // A buffer of a former size, or one that cannot be mapped, goes; `refill` makes another.
+        if buf.layout() == self.layout {
+            let _ = self.recvs.push(buf);
+        }
+    }
+
+    /// Fills empty slots; whether it could.
+    #[cold]
+    #[inline(never)]
+    fn fill(&mut self) -> bool {
+        while self.recvs.missing() > 0 {
+            let Some(buf) = RxBuf::new(self.layout, &mut self.pages) else {
+                break;
+            };
+            if self.recvs.push(buf).is_err() {
+                break;
+            }
+        }
+        self.recvs.missing() == 0
+    }
+}
+
+/// Counts a receive that was no success.
+#[cold]
+#[inline(never)]
+fn failed(about: &About, wc: &Wc, buf: RxBuf) {
+    drop(buf);
+    if !wc.status().is_flushed() {
+        about.dropped(RxDrop::CompletionError);
+    }
+    about.trouble(wc, "recv");
+}
+
+/// Runs the checks of `wire::rx` on one frame.
+#[inline]
+fn check(
+    about: &About,
+    wc: &Wc,
+    ident: Option<&Ident>,
+    buf: &RxBuf,
+) -> core::result::Result<rx::Frame, RxDrop> {
+    // Without an identity nothing can be addressed to us: not even up yet.
+    let ident = ident.ok_or(RxDrop::WrongGid)?;
+    let completion = rx::Completion {
+        byte_len: wc.byte_len(),
+        buffer_len: buf.layout().area() as u32,
+        network: NetworkHeader::from_completion(wc.has_grh(), wc.network_hdr_type()),
+        head: buf.head(),
+        src_qp: wc.src_qp(),
+        slid: wc.slid(),
+    };
+    rx::classify(&completion, &ident.me, |qpn| about.iface.owns(qpn))
 }
 
 /// Says what went wrong with a completion, at a bounded rate (LOG-2).

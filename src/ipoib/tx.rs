@@ -4,10 +4,7 @@
 //! ring the doorbell once per train.
 
 use kernel::sync::{
-    rcu::{
-        self,
-        Guard, //
-    },
+    rcu::Guard,
     Arc,
     ArcBorrow, //
 };
@@ -39,6 +36,7 @@ use crate::{
     net::{
         skb::SkBuff,
         txq::{
+            After,
             TxLocked,
             TxOps, //
         }, //
@@ -48,6 +46,7 @@ use crate::{
         Lso,
         Offload,
         SendError,
+        SendQueue,
         LSO_HEADERS, //
     },
     wire::{
@@ -56,31 +55,49 @@ use crate::{
             self,
             TxClass,
             PSEUDO_LEN, //
-        }, //
+        },
+        qpn::Qpn, //
     },
 };
 
+/// What a packet needs to be sent: where to, and what is to be presented there.
+struct Way {
+    ah: RcuArc<Ah>,
+    qpn: Qpn,
+    qkey: u32,
+}
+
 /// Sends `skb`, whose data starts with the pseudo header, on `queue`, whose transmit lock is held.
+#[inline]
 pub(super) fn transmit(
     iface: ArcBorrow<'_, Interface>,
     queue: &Queue,
     skb: SkBuff,
     lock: &mut TxLocked<'_>,
+    guard: &Guard,
 ) {
     let Some((side, ops)) = queue.tx.get(lock) else {
         // Not this queue's lock: cannot happen, and must not be believed if it does.
         iface.count_drops(TxDrop::NotReady, 1);
         return;
     };
-    let more = ops.xmit_more();
-    if let Err(reason) = route(iface, queue, skb, side, ops, more) {
-        queue.shared.stats.tx_drop(reason);
+    let after = match route(iface, queue, skb, side, ops, guard) {
+        Ok(Some(after)) => after,
+        // Also when this packet went elsewhere: those before it in the train wait for the doorbell.
+        Ok(None) => ops.now(),
+        Err(reason) => dropped(queue, ops, reason),
+    };
+    if !after.more || after.stopped {
+        ring(iface, queue, side, after.stopped);
     }
-    // Also when this packet went elsewhere: those before it in the train wait for the doorbell.
-    let stopped = ops.xmit_stopped();
-    if !more || stopped {
-        ring(iface, queue, side, stopped);
-    }
+}
+
+/// Counts a packet that could not be sent.
+#[cold]
+#[inline(never)]
+fn dropped(queue: &Queue, ops: &TxOps, reason: TxDrop) -> After {
+    queue.shared.stats.tx_drop(reason);
+    ops.now()
 }
 
 /// Whether the hardware can cut `skb`, whose data starts with the pseudo header: with headers that
@@ -97,15 +114,70 @@ pub(super) fn can_segment(iface: ArcBorrow<'_, Interface>, skb: &SkBuff) -> bool
     (1..=LSO_HEADERS).contains(&headers) && skb.segments() <= most as usize && !skb.has_frag_list()
 }
 
-/// Finds the packet's destination and sends it there, or lets it wait.
+/// Finds the packet's destination and puts it into the ring, if it does not go elsewhere or waits.
+#[inline]
 fn route(
     iface: ArcBorrow<'_, Interface>,
     queue: &Queue,
     mut skb: SkBuff,
     side: &mut TxSide,
     ops: &mut TxOps,
-    more: bool,
-) -> core::result::Result<(), TxDrop> {
+    guard: &Guard,
+) -> core::result::Result<Option<After>, TxDrop> {
+    let way = match quick_way(iface, &skb, guard) {
+        Some(way) if skb.pull(PSEUDO_LEN) => way,
+        _ => match long_way(iface, queue, skb, ops, guard)? {
+            Some((rest, way)) => {
+                skb = rest;
+                way
+            }
+            None => return Ok(None),
+        },
+    };
+    put(iface, queue, skb, side, ops, way).map(Some)
+}
+
+/// The way of a packet, pseudo header first, that goes to one host as a datagram, as nearly all do: if it is
+/// known, and nothing else is to be done.
+#[inline]
+fn quick_way(iface: ArcBorrow<'_, Interface>, skb: &SkBuff, guard: &Guard) -> Option<Way> {
+    let (to, ethertype) = encap::parse_hard(skb.head())?;
+    let gid = to.gid();
+    let quick = encap::tx_class(ethertype) == TxClass::Data
+        && !gid.is_multicast()
+        && (to.flags() & HwAddr::FLAG_RC == 0 || !iface.connected());
+    if !quick {
+        return None;
+    }
+    let ident = iface.ident.load(guard)?;
+    if longest(skb, PSEUDO_LEN as u32) > ident.max_frame {
+        return None;
+    }
+    Some(Way {
+        ah: iface.find(guard, &gid)?,
+        qpn: to.qpn(),
+        qkey: ident.qkey,
+    })
+}
+
+/// Octets of the longest frame that the hardware makes of `skb`, of whose start `front` octets do not go with it.
+#[inline]
+fn longest(skb: &SkBuff, front: u32) -> u32 {
+    match skb.gso() {
+        None => skb.len().saturating_sub(front),
+        Some(gso) => (gso.headers as u32).saturating_sub(front) + u32::from(gso.mss),
+    }
+}
+
+/// Finds the way of any packet, pseudo header first, or lets it wait; what comes back is to be put into the ring.
+#[inline(never)]
+fn long_way(
+    iface: ArcBorrow<'_, Interface>,
+    queue: &Queue,
+    mut skb: SkBuff,
+    ops: &mut TxOps,
+    guard: &Guard,
+) -> core::result::Result<Option<(SkBuff, Way)>, TxDrop> {
     let (mut to, ethertype) = encap::parse_hard(skb.head()).ok_or(TxDrop::Short)?;
     let class = encap::tx_class(ethertype);
     if class == TxClass::Refused {
@@ -128,42 +200,43 @@ fn route(
     if !skb.pull(PSEUDO_LEN) {
         return Err(TxDrop::Short);
     }
-    let guard = rcu::read_lock();
-    let ident = iface.ident.load(&guard).ok_or(TxDrop::NotReady)?;
+    let ident = iface.ident.load(guard).ok_or(TxDrop::NotReady)?;
     if let Some(lane) = lane {
-        match connected(iface, queue, skb, ops, &to_rc, lane, ident, &guard)? {
+        match connected(iface, queue, skb, ops, &to_rc, lane, ident, guard)? {
             Some(rest) => skb = rest,
-            None => return Ok(()),
+            None => return Ok(None),
         }
-    } else {
-        let longest = match skb.gso() {
-            None => skb.len(),
-            // The longest piece.
-            Some(gso) => gso.headers as u32 + u32::from(gso.mss),
-        };
-        if longest > ident.max_frame {
-            return Err(too_long(iface, skb, class, ident.max_frame));
-        }
+    } else if longest(&skb, 0) > ident.max_frame {
+        return Err(too_long(iface, skb, class, ident.max_frame));
     }
     if class == TxClass::Resolution
         && !to.is_multicast()
         && encap::is_request(skb.head())
-        && iface.neighbours().asked(&guard, &to.gid())
+        && iface.neighbours().asked(guard, &to.gid())
     {
         Arc::<Interface>::from(iface).post(worker::NEIGHBOURS);
     }
-    match iface.find(&guard, &to.gid()) {
-        Some(ah) => send(iface, queue, skb, side, ops, &to, ah, ident, more),
+    let (skb, ah) = match iface.find(guard, &to.gid()) {
+        Some(ah) => (skb, ah),
         // Nobody has a group for an address, but anybody may ask in its name, by ARP or ND: the
         // answer to that is no reason to join it.
         None if (class == TxClass::Resolution || encap::is_for_one_host(skb.head()))
             && to.is_multicast()
             && to.gid() != ident.me.broadcast =>
         {
-            Err(TxDrop::NoGroup)
+            return Err(TxDrop::NoGroup)
         }
-        None => wait(iface, queue, skb, side, ops, &to, ident, &guard, more),
-    }
+        None => match wait(iface, skb, &to, guard)? {
+            Some(ready) => ready,
+            None => return Ok(None),
+        },
+    };
+    let way = Way {
+        ah,
+        qpn: to.qpn(),
+        qkey: ident.qkey,
+    };
+    Ok(Some((skb, way)))
 }
 
 /// Sends a packet over a connection, or lets it wait for one; gives it back if it is to go as a datagram.
@@ -248,19 +321,13 @@ fn too_long(iface: ArcBorrow<'_, Interface>, mut skb: SkBuff, class: TxClass, ma
     TxDrop::TooLong
 }
 
-/// Lets a packet wait until its destination is resolved.
-#[allow(clippy::too_many_arguments)]
+/// Lets a packet wait until its destination is resolved; gives it back if it has just been.
 fn wait(
     iface: ArcBorrow<'_, Interface>,
-    queue: &Queue,
     mut skb: SkBuff,
-    side: &mut TxSide,
-    ops: &mut TxOps,
     to: &HwAddr,
-    ident: &Ident,
     guard: &Guard,
-    more: bool,
-) -> core::result::Result<(), TxDrop> {
+) -> core::result::Result<Option<(SkBuff, RcuArc<Ah>)>, TxDrop> {
     let asker = if encap::is_answer(skb.head()) {
         Asker::Stranger
     } else {
@@ -271,7 +338,7 @@ fn wait(
     match iface.neighbours().wait(guard, &to.gid(), skb, asker) {
         Queued::Waits => {
             Arc::<Interface>::from(iface).post(worker::NEIGHBOURS);
-            Ok(())
+            Ok(None)
         }
         Queued::Dropped(TxDrop::TableFull) => {
             // The worker makes room.
@@ -283,7 +350,7 @@ fn wait(
                 return Err(TxDrop::Short);
             }
             let ah = iface.find(guard, &to.gid()).ok_or(TxDrop::Flushed)?;
-            send(iface, queue, skb, side, ops, to, ah, ident, more)
+            Ok(Some((skb, ah)))
         }
         Queued::Refused(_) => Err(TxDrop::TooLong),
         Queued::Dropped(reason) => Err(reason),
@@ -291,18 +358,50 @@ fn wait(
 }
 
 /// Puts a packet, encapsulation header first, into the ring.
-#[allow(clippy::too_many_arguments)]
-fn send(
+#[inline]
+fn put(
+    iface: ArcBorrow<'_, Interface>,
+    queue: &Queue,
+    skb: SkBuff,
+    side: &mut TxSide,
+    ops: &mut TxOps,
+    way: Way,
+) -> core::result::Result<After, TxDrop> {
+    if skb.is_gso() {
+        put_pieces(iface, queue, skb, side, ops, way)
+    } else {
+        put_as(iface, queue, skb, side, ops, way, None)
+    }
+}
+
+/// The same for one that the hardware cuts.
+#[inline(never)]
+fn put_pieces(
+    iface: ArcBorrow<'_, Interface>,
+    queue: &Queue,
+    skb: SkBuff,
+    side: &mut TxSide,
+    ops: &mut TxOps,
+    way: Way,
+) -> core::result::Result<After, TxDrop> {
+    let lso = skb.gso().map(|gso| Lso {
+        headers: gso.headers,
+        mss: gso.mss,
+    });
+    put_as(iface, queue, skb, side, ops, way, lso)
+}
+
+/// What both have in common; two copies of it, so that most packets need not carry what the others have.
+#[inline(always)]
+fn put_as(
     iface: ArcBorrow<'_, Interface>,
     queue: &Queue,
     mut skb: SkBuff,
     side: &mut TxSide,
     ops: &mut TxOps,
-    to: &HwAddr,
-    ah: RcuArc<Ah>,
-    ident: &Ident,
-    more: bool,
-) -> core::result::Result<(), TxDrop> {
+    way: Way,
+    lso: Option<Lso>,
+) -> core::result::Result<After, TxDrop> {
     let shared = &queue.shared;
     if !shared.running() {
         // Woken by who knows nothing of this queue pair, such as a connection. Whoever starts it wakes the queue.
@@ -312,49 +411,72 @@ fn send(
     let Some(sends) = &mut side.sends else {
         return Err(TxDrop::NotReady);
     };
-    if sends.free_slots() == 0 && !sends.is_broken() {
-        // As above; completions wake it.
-        let _ = ops.stop_unless(|| shared.ring.may_wake(sends.free_slots() as u32));
-        return Err(TxDrop::QueueFull);
-    }
-    if skb.has_frag_list() || skb.segments() > sends.max_segments() {
+    if skb.is_paged() && (skb.has_frag_list() || skb.segments() > sends.max_segments()) {
         skb.linearize().map_err(|_| TxDrop::Linearize)?;
     }
     let offload = Offload {
         checksum: skb.wants_checksum(),
-        lso: skb.gso().map(|gso| Lso {
-            headers: gso.headers,
-            mss: gso.mss,
-        }),
+        lso,
     };
     skb.detach();
     let len = skb.len();
-    sends
-        .push(ah, to.qpn(), ident.qkey, skb, offload)
-        .map_err(|(error, _)| match error {
-            SendError::Full => TxDrop::QueueFull,
-            SendError::Mapping => TxDrop::Map,
-            SendError::TooManySegments => TxDrop::Linearize,
-            // The headers are not where `can_segment` has seen them, or nothing is behind them.
-            SendError::Empty | SendError::Lso => TxDrop::Short,
-            SendError::Broken => {
-                // Told before, when it broke; the worker may have looked too early to see it.
-                shared.note(&Arc::from(iface), Concern::Trouble);
-                TxDrop::Post
-            }
-            SendError::WrongDomain => TxDrop::Post,
-        })?;
-    // The byte queue limits may stop the queue here; `transmit` sees that and rings.
-    let _ = ops.sent(len, more);
-    if shared.ring.must_stop(sends.free_slots() as u32) {
-        shared.stats.stops.add(1);
-        let ring = &shared.ring;
-        let _ = ops.stop_unless(|| ring.may_wake(sends.free_slots() as u32));
+    if let Err((error, skb)) = sends.push(way.ah, way.qpn, way.qkey, skb, offload) {
+        return Err(refused(iface, queue, sends, ops, error, skb));
     }
-    Ok(())
+    // The byte queue limits may stop the queue here; `transmit` sees that and rings.
+    let mut after = ops.sent(len);
+    if shared.ring.must_stop(sends.free_at_least() as u32) {
+        after.stopped |= full(queue, sends, ops);
+    }
+    Ok(after)
+}
+
+/// What to make of a packet that the ring has not taken.
+#[cold]
+#[inline(never)]
+fn refused(
+    iface: ArcBorrow<'_, Interface>,
+    queue: &Queue,
+    sends: &mut SendQueue<SkBuff>,
+    ops: &mut TxOps,
+    error: SendError,
+    skb: SkBuff,
+) -> TxDrop {
+    let shared = &queue.shared;
+    drop(skb);
+    match error {
+        SendError::Full => {
+            // Woken by who knows nothing of this ring; completions wake it.
+            let _ = ops.stop_unless(|| shared.ring.may_wake(sends.free_slots() as u32));
+            TxDrop::QueueFull
+        }
+        SendError::Mapping => TxDrop::Map,
+        SendError::TooManySegments => TxDrop::Linearize,
+        // The headers are not where `can_segment` has seen them, or nothing is behind them.
+        SendError::Empty | SendError::Lso => TxDrop::Short,
+        SendError::Broken => {
+            // Told before, when it broke; the worker may have looked too early to see it.
+            shared.note(&Arc::from(iface), Concern::Trouble);
+            TxDrop::Post
+        }
+        SendError::WrongDomain => TxDrop::Post,
+    }
+}
+
+/// Stops the queue if its ring really is full; whether it is stopped now.
+#[cold]
+#[inline(never)]
+fn full(queue: &Queue, sends: &mut SendQueue<SkBuff>, ops: &mut TxOps) -> bool {
+    let shared = &queue.shared;
+    if !shared.ring.must_stop(sends.free_slots() as u32) {
+        return false;
+    }
+    shared.stats.stops.add(1);
+    ops.stop_unless(|| shared.ring.may_wake(sends.free_slots() as u32))
 }
 
 /// Posts the packets that have gathered.
+#[inline]
 fn ring(iface: ArcBorrow<'_, Interface>, queue: &Queue, side: &mut TxSide, stopped: bool) {
     let Some(sends) = &mut side.sends else {
         return;

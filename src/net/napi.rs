@@ -20,6 +20,7 @@ use kernel::{
     prelude::*,
     sync::{
         aref::ARef,
+        rcu::Guard,
         Arc,
         Mutex, //
     },
@@ -28,6 +29,7 @@ use kernel::{
 
 use super::{
     device::Device,
+    ops::bottom_halves_off,
     skb::SkBuff, //
 };
 use crate::sys::bindings;
@@ -58,7 +60,14 @@ pub(crate) struct Context<'a> {
     _life: core::marker::PhantomData<&'a mut ()>,
 }
 
-impl Context<'_> {
+impl<'a> Context<'a> {
+    /// The read section that a poll is in anyway, as softirqs are.
+    #[inline]
+    pub(crate) fn reading(&self) -> &'a Guard {
+        // SAFETY: we are inside a poll function, in softirq context, for as long as `'a` may be.
+        unsafe { bottom_halves_off() }
+    }
+
     /// Hands a packet to GRO and from there to the stack.
     #[inline]
     pub(crate) fn receive(&mut self, skb: SkBuff) {

@@ -21,6 +21,7 @@ use kernel::{
     },
     prelude::*,
     sync::{
+        rcu::Guard,
         Arc,
         ArcBorrow, //
     }, //
@@ -70,7 +71,7 @@ pub(crate) trait Ops: Send + Sync + Sized + 'static {
 
     /// Sends a packet whose data starts with the [`HARD_HEADER`] octets. Softirq or process
     /// context with BH off, transmit lock held, inside an RCU read section.
-    fn transmit(this: ArcBorrow<'_, Self>, dev: &Device, skb: SkBuff, lock: &mut TxLocked<'_>);
+    fn transmit(this: ArcBorrow<'_, Self>, skb: SkBuff, lock: &mut TxLocked<'_>, reading: &Guard);
 
     /// Whether the hardware can cut `skb`, whose data starts with the [`HARD_HEADER`] octets; else the
     /// stack does it. Softirq or process context with BH off, inside an RCU read section.
@@ -196,7 +197,7 @@ impl<T: Ops> Adapter<T> {
         // SAFETY: by the invariant of `PrivSlot` and the caller's promise the pointer is that of a
         // live `Arc`.
         unsafe {
-            let slot = bindings::ipoib_h_netdev_priv(dev).cast::<PrivSlot<T>>();
+            let slot = (&raw mut (*dev).priv_).cast::<PrivSlot<T>>();
             ArcBorrow::from_raw((*slot).data)
         }
     }
@@ -281,15 +282,15 @@ impl<T: Ops> Adapter<T> {
         dev: *mut bindings::net_device,
     ) -> bindings::netdev_tx_t {
         // SAFETY: the core passes a valid buffer and with it its ownership, holds the lock of the
-        // queue that the buffer is mapped to (the device is not lockless), and keeps the device
-        // registered meanwhile.
+        // queue that the buffer is mapped to (the device is not lockless) with bottom halves disabled, and keeps
+        // the device registered meanwhile.
         unsafe {
             if let Some(ptr) = NonNull::new(skb) {
                 let skb = SkBuff::from_raw(ptr);
                 let txq = (*dev)._tx.add(skb.queue_mapping().into());
                 if let Some(txq) = NonNull::new(txq) {
                     let mut lock = TxLocked::assume_held(txq);
-                    T::transmit(Self::data(dev), Device::from_raw(dev), skb, &mut lock);
+                    T::transmit(Self::data(dev), skb, &mut lock, bottom_halves_off());
                 }
             }
         }
@@ -424,6 +425,19 @@ impl<T: Ops> Adapter<T> {
         }
         HARD_HEADER as c_int
     }
+}
+
+/// The read section that a context with bottom halves or interrupts disabled is in anyway (`synchronize_rcu`).
+///
+/// # Safety
+///
+/// Bottom halves, or interrupts as in netpoll, are disabled during `'a`.
+#[inline]
+pub(super) unsafe fn bottom_halves_off<'a>() -> &'a Guard {
+    const { assert!(size_of::<Guard>() == 0 && align_of::<Guard>() == 1) };
+    // SAFETY: a value without size may be anywhere. It stands for a read section, which there is as the caller
+    // promises, and nothing drops it.
+    unsafe { NonNull::<Guard>::dangling().as_ref() }
 }
 
 impl<T: Ethtool> Adapter<T> {

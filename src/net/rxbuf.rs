@@ -69,28 +69,34 @@ pub(crate) struct FrameInfo {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Layout {
     /// Octets for the hardware in the first part.
-    head: u32,
+    head: u16,
     /// Octets for the hardware in the page; 0 without one.
-    tail: u32,
+    tail: u16,
     /// Octets of the fragment that the first part lies in.
-    fragment: u32,
+    fragment: u16,
 }
 
 impl Layout {
-    /// The layout for `area` octets: GRH, encapsulation and the longest payload.
+    /// The layout for `area` octets: GRH, encapsulation and the longest payload. Of one that does not fit a page
+    /// behind the first part no buffer can be made.
     pub(crate) const fn new(area: usize) -> Self {
+        let area = if area > u16::MAX as usize {
+            u16::MAX as usize
+        } else {
+            area
+        };
         let whole = Self::fragment(area);
         if whole <= kernel::page::PAGE_SIZE {
             return Self {
-                head: area as u32,
+                head: area as u16,
                 tail: 0,
-                fragment: whole as u32,
+                fragment: whole as u16,
             };
         }
         Self {
-            head: SPLIT_AT as u32,
-            tail: (area - SPLIT_AT) as u32,
-            fragment: Self::fragment(SPLIT_AT) as u32,
+            head: SPLIT_AT as u16,
+            tail: (area - SPLIT_AT) as u16,
+            fragment: Self::fragment(SPLIT_AT) as u16,
         }
     }
 
@@ -101,7 +107,7 @@ impl Layout {
 
     /// Octets that a buffer offers the hardware.
     pub(crate) const fn area(&self) -> usize {
-        (self.head + self.tail) as usize
+        self.head as usize + self.tail as usize
     }
 }
 
@@ -152,7 +158,7 @@ impl RxBuf {
         } else {
             return None;
         };
-        let mem = alloc(layout.fragment);
+        let mem = alloc(layout.fragment.into());
         // INVARIANT: a non-null result is a fragment of that size, ours alone.
         Some(Self {
             mem: NonNull::new(mem.cast())?,
@@ -162,6 +168,7 @@ impl RxBuf {
     }
 
     /// The layout.
+    #[inline]
     pub(crate) fn layout(&self) -> Layout {
         self.layout
     }
@@ -174,6 +181,7 @@ impl RxBuf {
         unsafe { core::slice::from_raw_parts(self.head_ptr(), self.layout.head as usize) }
     }
 
+    #[inline]
     fn head_ptr(&self) -> *mut u8 {
         // SAFETY: within the fragment by the type invariant.
         unsafe { self.mem.as_ptr().add(HEADROOM) }
@@ -188,6 +196,7 @@ impl RxBuf {
     /// # Errors
     ///
     /// Gives the buffer back if there is no memory or the payload exceeds the area.
+    #[inline]
     pub(crate) fn into_skb(
         self,
         dev: &Device,
@@ -211,7 +220,7 @@ impl RxBuf {
             bindings::CHECKSUM_NONE
         };
         let rx = bindings::ipoib_h_rx {
-            size: self.layout.fragment,
+            size: self.layout.fragment.into(),
             start: (HEADROOM + GRH_LEN - PSEUDO_LEN) as u32,
             hard: HARD_LEN as u32,
             linear: linear as u32,
@@ -230,10 +239,7 @@ impl RxBuf {
         };
         // The packet owns the fragment now.
         let mut this = core::mem::ManuallyDrop::new(self);
-        let page = this.page.take();
-        // SAFETY: a new buffer that nobody else knows.
-        let skb = unsafe { SkBuff::from_raw(ptr) };
-        if let Some(page) = page {
+        if let Some(page) = this.page.take() {
             if rest == 0 {
                 pages.put(page);
             } else {
@@ -245,7 +251,8 @@ impl RxBuf {
                 };
             }
         }
-        Ok(skb)
+        // SAFETY: a new buffer that nobody else knows.
+        Ok(unsafe { SkBuff::from_raw(ptr) })
     }
 }
 

@@ -143,6 +143,13 @@ impl SkBuff {
         unsafe { (*self.as_ptr()).queue_mapping }
     }
 
+    /// Whether there is more than the linear part.
+    #[inline]
+    pub(crate) fn is_paged(&self) -> bool {
+        // SAFETY: a field of a valid buffer.
+        unsafe { (*self.as_ptr()).data_len != 0 }
+    }
+
     /// How many pieces of memory the packet lies in.
     #[inline]
     pub(crate) fn segments(&self) -> usize {
@@ -191,30 +198,40 @@ impl SkBuff {
     /// in the linear part has none there, as the zero says.
     #[inline]
     pub(crate) fn gso(&self) -> Option<Gso> {
-        if !self.is_gso() {
-            return None;
+        if self.is_gso() {
+            Some(Self::pieces(self.ptr))
+        } else {
+            None
         }
-        let linear = self.head().len();
+    }
+
+    /// What [`Self::gso`] says of a packet that is to be cut. By pointer, so that a packet that is not need not have
+    /// an address.
+    #[inline(never)]
+    fn pieces(ptr: NonNull<bindings::sk_buff>) -> Gso {
+        // The value is not dropped: the buffer stays the caller's.
+        let this = ManuallyDrop::new(Self { ptr });
+        let linear = this.head().len();
         // SAFETY: as above.
-        let transport = unsafe { bindings::ipoib_h_skb_transport_offset(self.as_ptr()) };
+        let transport = unsafe { bindings::ipoib_h_skb_transport_offset(this.as_ptr()) };
         let readable = usize::try_from(transport)
             .is_ok_and(|offset| offset.saturating_add(TCP_HEADER) <= linear);
         let headers = if readable {
             // SAFETY: as above; the fixed part of the TCP header can be read, as was just seen.
-            unsafe { bindings::ipoib_h_skb_tcp_all_headers(self.as_ptr()) as usize }
+            unsafe { bindings::ipoib_h_skb_tcp_all_headers(this.as_ptr()) as usize }
         } else {
             0
         };
         // SAFETY: as above.
         let (mss, segments) = unsafe {
-            let shared = self.shared();
+            let shared = this.shared();
             ((*shared).gso_size, (*shared).gso_segs)
         };
-        Some(Gso {
+        Gso {
             headers: if headers <= linear { headers } else { 0 },
             mss,
             segments: u32::from(segments).max(1),
-        })
+        }
     }
 
     /// Packets and octets that the packet is on the wire, from the present start.

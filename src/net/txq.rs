@@ -110,6 +110,15 @@ pub(crate) struct TxLocked<'a> {
     _queue: PhantomData<(&'a TxQueue, *mut ())>,
 }
 
+/// How things stand after a packet.
+#[derive(Clone, Copy)]
+pub(crate) struct After {
+    /// The stack promises another packet right away.
+    pub(crate) more: bool,
+    /// Driver or byte queue limits have stopped the queue.
+    pub(crate) stopped: bool,
+}
+
 /// What the holder of a transmit lock may do with the queue.
 ///
 /// # Invariants
@@ -139,19 +148,26 @@ impl TxLocked<'_> {
 }
 
 impl TxOps {
-    /// Whether the stack promises another packet right away.
-    #[inline]
-    pub(crate) fn xmit_more(&self) -> bool {
+    /// How things stand, without a packet sent.
+    #[inline(never)]
+    pub(crate) fn now(&self) -> After {
         // SAFETY: reads a per-CPU word, with preemption off (a transmit lock is held).
-        unsafe { bindings::ipoib_h_xmit_more() }
+        let more = unsafe { bindings::ipoib_h_xmit_more() };
+        After {
+            more,
+            stopped: self.xmit_stopped(),
+        }
     }
 
-    /// Reports a packet of `bytes` to the byte queue limits; may stop the queue. Returns whether
-    /// the doorbell must ring now.
+    /// Reports a packet of `bytes` to the byte queue limits, which may stop the queue.
     #[inline]
-    pub(crate) fn sent(&mut self, bytes: u32, more: bool) -> bool {
+    pub(crate) fn sent(&mut self, bytes: u32) -> After {
         // SAFETY: the queue's lock is held.
-        unsafe { bindings::ipoib_h_tx_sent_queue(self.0.as_ptr(), bytes, more) }
+        let state = unsafe { bindings::ipoib_h_tx_sent(self.0.as_ptr(), bytes) };
+        After {
+            more: state & bindings::IPOIB_CONST_MORE != 0,
+            stopped: state & bindings::IPOIB_CONST_STOPPED != 0,
+        }
     }
 
     /// Stops the queue; then looks again, and takes the stop back if `room` has appeared meanwhile.

@@ -198,8 +198,40 @@ impl Mapping {
     ///
     /// The mapping must be empty. `device` must stay valid until it is emptied, and `payload` must
     /// live as long.
-    #[inline]
+    #[inline(always)]
     pub(super) unsafe fn map(
+        &mut self,
+        device: DmaDevice,
+        lkey: u32,
+        max_sges: usize,
+        payload: &impl Segments,
+        skip: usize,
+        list: &mut GatherList,
+    ) -> Result<usize, MapError> {
+        if let (0, 0, Some((ptr, len))) = (skip, payload.nr_frags(), payload.linear()) {
+            // One piece, as small packets are.
+            let (Ok(length), [entry, ..]) = (u32::try_from(len), list) else {
+                return Err(MapError::Failed);
+            };
+            // SAFETY: By the contract of `Segments` the memory is valid as long as the payload, and
+            // nobody writes to it.
+            let addr = unsafe { device.map(ptr.cast_mut(), len, Direction::ToDevice) }
+                .map_err(|_| MapError::Failed)?;
+            self.note(device, addr, length, true);
+            *entry = sys::ib_sge { addr, length, lkey };
+            return Ok(1);
+        }
+        // SAFETY: As the safety requirements say.
+        unsafe { self.map_pieces(device, lkey, max_sges, payload, skip, list) }
+    }
+
+    /// The same for any payload.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Mapping::map`].
+    #[inline(never)]
+    unsafe fn map_pieces(
         &mut self,
         device: DmaDevice,
         lkey: u32,
@@ -233,7 +265,7 @@ impl Mapping {
         let mapped = unsafe { self.map_parts(device, lkey, payload, linear, frags, list) };
         if mapped.is_none() {
             // SAFETY: The hardware has not been told of any of it.
-            unsafe { self.unmap() };
+            unsafe { self.undo() };
             return Err(MapError::Failed);
         }
         Ok(needed)
@@ -297,6 +329,19 @@ impl Mapping {
     /// The device must be valid and the hardware must be done with the payload.
     #[inline]
     pub(super) unsafe fn unmap(&mut self) {
+        if self.device.is_some() {
+            // SAFETY: As the safety requirements say.
+            unsafe { self.undo() };
+        }
+    }
+
+    /// The same, for a mapping that most likely is not empty.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Mapping::unmap`].
+    #[inline(never)]
+    unsafe fn undo(&mut self) {
         let Some(raw) = self.device.take() else {
             return;
         };

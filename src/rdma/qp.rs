@@ -223,6 +223,15 @@ impl Qp {
         (to_result(ret), bad, self.resets_after_post())
     }
 
+    /// The protection domain that address handles must be of; null for the end of a connection, where none fits.
+    pub(super) fn domain(&self) -> *mut sys::ib_pd {
+        if self.is_connected() {
+            null_mut()
+        } else {
+            self.pd().as_ptr()
+        }
+    }
+
     /// Posts a chain of receive requests. Does not sleep.
     ///
     /// Answers like [`Qp::post_send`].

@@ -4,6 +4,7 @@
 
 use core::{
     cell::UnsafeCell,
+    mem::forget,
     ptr::{null_mut, NonNull},
 };
 use kernel::{
@@ -30,6 +31,7 @@ pub(crate) const REGIONS: usize = 2;
 /// # Invariants
 ///
 /// If `buffer` is there, its regions are mapped at `addrs` for the hardware to write.
+#[repr(align(64))]
 struct Slot<B> {
     buffer: Option<B>,
     /// Number of the request that lent the buffer.
@@ -121,10 +123,33 @@ impl<B: DmaBuffer> Drop for Slots<B> {
 
 impl<B: DmaBuffer + 'static> Kept for Slots<B> {}
 
-/// The requests under construction, with their scatter entries.
+/// The requests under construction, with their scatter entries. Each request has its own ones and, but for the last of
+/// all, names the next one, and all entries have the key: that stays from post to post.
 struct Chain {
     wrs: [sys::ib_recv_wr; CHAIN],
     sges: [[sys::ib_sge; REGIONS]; CHAIN],
+}
+
+/// Puts into the requests of `chain` what stays.
+///
+/// # Safety
+///
+/// A valid chain that nobody else uses.
+unsafe fn prepare(chain: *mut Chain, lkey: u32) {
+    // SAFETY: By the safety requirements; all indices are below the length of the arrays.
+    unsafe {
+        let wrs = (&raw mut (*chain).wrs).cast::<sys::ib_recv_wr>();
+        let sges = (&raw mut (*chain).sges).cast::<[sys::ib_sge; REGIONS]>();
+        for i in 0..CHAIN {
+            for entry in 0..REGIONS {
+                (*sges.add(i).cast::<sys::ib_sge>().add(entry)).lkey = lkey;
+            }
+            (*wrs.add(i)).sg_list = sges.add(i).cast();
+            if i + 1 < CHAIN {
+                (*wrs.add(i)).next = wrs.add(i + 1);
+            }
+        }
+    }
 }
 
 /// A queue of buffers lent to the hardware. Lives with the poll; nothing but the creation sleeps.
@@ -136,7 +161,7 @@ struct Chain {
 ///   out of order; the newest `filled` of them are on the chain and not posted. Request `seq` has
 ///   the slot `seq & mask`, and `tail - head <= mask + 1`. `lent` is the number of buffers in
 ///   slots.
-/// - `chain` is a box of ours, with all its entries linked to their scatter entries.
+/// - `chain` is a box of ours, prepared by [`prepare`].
 /// - `posted` is what the last post returned.
 pub(crate) struct RecvQueue<B: DmaBuffer + 'static> {
     slots: NonNull<Slot<B>>,
@@ -151,7 +176,6 @@ pub(crate) struct RecvQueue<B: DmaBuffer + 'static> {
     unsure: bool,
     posted: u64,
     spurious: u64,
-    lkey: u32,
     dma: DmaDevice,
     tag: WrTag,
     _storage: Arc<Slots<B>>,
@@ -198,6 +222,8 @@ impl<B: DmaBuffer> RecvQueue<B> {
             },
             GFP_KERNEL,
         )?);
+        // SAFETY: A new box, which nobody else uses.
+        unsafe { prepare(chain, qp.pd().local_dma_lkey()) };
         // INVARIANT: All slots are empty, nothing is on the chain, nothing was posted.
         Ok(Self {
             slots: NonNull::new(first).ok_or(EINVAL)?,
@@ -212,7 +238,6 @@ impl<B: DmaBuffer> RecvQueue<B> {
             unsure: false,
             posted: 0,
             spurious: 0,
-            lkey: qp.pd().local_dma_lkey(),
             dma,
             tag: WrTag::new(),
             _storage: storage,
@@ -236,7 +261,7 @@ impl<B: DmaBuffer> RecvQueue<B> {
     /// On failure the buffer comes back: `ENOSPC` if there is no slot for it, `EINVAL` if the length
     /// of a region is 0 or above `u32::MAX`, `ENOMEM` if it cannot be mapped. A failure of the
     /// automatic post is reported by the next `flush`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&mut self, buffer: B) -> Result<(), (Error, B)> {
         if self.tail.wrapping_sub(self.head) > self.mask {
             return Err((ENOSPC, buffer));
@@ -257,7 +282,8 @@ impl<B: DmaBuffer> RecvQueue<B> {
         let slot = self.slot(seq);
         slot.seq = seq;
         slot.addrs = addrs;
-        slot.buffer = Some(buffer);
+        // A free slot holds no buffer that would have to be dropped.
+        forget(slot.buffer.replace(buffer));
 
         let filled = self.filled;
         let chain = self.chain.as_ptr();
@@ -266,34 +292,32 @@ impl<B: DmaBuffer> RecvQueue<B> {
         unsafe {
             let wrs = (&raw mut (*chain).wrs).cast::<sys::ib_recv_wr>();
             let sges = (&raw mut (*chain).sges).cast::<[sys::ib_sge; REGIONS]>();
-            let sge = sges.add(filled);
+            let entry = sges.add(filled).cast::<sys::ib_sge>();
             let wr = wrs.add(filled);
-            let entry = |addr, len| sys::ib_sge {
-                addr,
-                length: len as u32,
-                lkey: self.lkey,
-            };
-            let entries = sge.cast::<sys::ib_sge>();
-            entries.write(entry(head_addr, head));
+            (*entry).addr = head_addr;
+            (*entry).length = head as u32;
+            (*wr).num_sge = 1;
             if let Some(tail) = tail {
-                entries.add(1).write(entry(tail_addr, tail));
+                (*entry.add(1)).addr = tail_addr;
+                (*entry.add(1)).length = tail as u32;
+                (*wr).num_sge = 2;
             }
-            (*wr).next = null_mut();
             (*wr).__bindgen_anon_1.wr_id = self.tag.wr_id(seq);
-            (*wr).sg_list = sge.cast();
-            (*wr).num_sge = 1 + i32::from(tail.is_some());
-            if let Some(before) = filled.checked_sub(1) {
-                (*wrs.add(before)).next = wr;
-            }
         }
         // INVARIANT: One more request, on the chain.
         self.tail = self.tail.wrapping_add(1);
         self.lent = self.lent.wrapping_add(1);
         self.filled = filled.wrapping_add(1);
         if self.filled == CHAIN {
-            self.failed = self.post().err().or(self.failed);
+            self.make_room();
         }
         Ok(())
+    }
+
+    /// Posts a full chain.
+    #[inline(never)]
+    fn make_room(&mut self) {
+        self.failed = self.post().err().or(self.failed);
     }
 
     /// Posts what is on the chain, with one call of the device driver.
@@ -316,14 +340,21 @@ impl<B: DmaBuffer> RecvQueue<B> {
     }
 
     fn post(&mut self) -> Result {
-        if self.filled == 0 {
+        let Some(last) = self.filled.checked_sub(1) else {
             return Ok(());
-        }
-        let first = self.chain.as_ptr().cast_const();
+        };
+        let first = self.chain.as_ptr();
+        // SAFETY: The last request in use, which nobody else uses; it is linked to the next one again below.
+        let end =
+            unsafe { &raw mut (*(&raw mut (*first).wrs).cast::<sys::ib_recv_wr>().add(last)).next };
+        // SAFETY: As above.
+        let next = unsafe { end.replace(null_mut()) };
         // SAFETY: By the type invariants the chain is linked; its buffers are in slots that the
         // queue pair keeps, and are given back only by a completion, or by `reset`, which asks for
         // a `QpReset` that covers this post.
         let (result, bad, posted) = unsafe { self.qp.post_recv((&raw const (*first).wrs).cast()) };
+        // SAFETY: As above.
+        unsafe { end.write(next) };
         self.posted = posted;
         let unposted = match result {
             Ok(()) => 0,
@@ -373,12 +404,19 @@ impl<B: DmaBuffer> RecvQueue<B> {
     pub(crate) fn complete(&mut self, wc: &Wc) -> Option<B> {
         let buffer = self.find(wc);
         if buffer.is_none() {
-            self.spurious = self.spurious.wrapping_add(1);
+            self.refused();
         }
         buffer
     }
 
-    #[inline]
+    /// Counts a completion that is none of a buffer that is lent.
+    #[cold]
+    #[inline(never)]
+    fn refused(&mut self) {
+        self.spurious = self.spurious.wrapping_add(1);
+    }
+
+    #[inline(always)]
     fn find(&mut self, wc: &Wc) -> Option<B> {
         let ahead = self.tag.distance(wc, self.head)?;
         let posted = self
@@ -396,16 +434,29 @@ impl<B: DmaBuffer> RecvQueue<B> {
         }
         // SAFETY: The hardware has completed this very request, so it is done with the buffer.
         let buffer = unsafe { slot.take(dma) }?;
+        let holes = self.tail.wrapping_sub(self.head) != self.lent as u64;
         // INVARIANT: One buffer less; the head moves over the hole, if it is at the front.
         self.lent = self.lent.wrapping_sub(1);
+        if holes || ahead != 0 {
+            self.pass_holes();
+        } else {
+            self.head = self.head.wrapping_add(1);
+        }
+        Some(buffer)
+    }
+
+    /// Moves the head to the oldest buffer that is lent.
+    #[cold]
+    #[inline(never)]
+    fn pass_holes(&mut self) {
         while self.head != self.tail {
             let head = self.head;
             if self.slot(head).buffer.is_some() {
                 break;
             }
+            // INVARIANT: Only holes are passed.
             self.head = head.wrapping_add(1);
         }
-        Some(buffer)
     }
 
     /// Buffers that could be lent on top of those that are: the slots that a failed allocation or

@@ -6,7 +6,10 @@
 //! lock; [`SendCompletions`] empties them, in the poll. A slot owns all that its send needs: the
 //! payload, its DMA mapping and the address handle.
 
-use core::ptr::{null_mut, NonNull};
+use core::{
+    mem::{forget, replace},
+    ptr::{null_mut, NonNull},
+};
 use kernel::{
     alloc::flags::GFP_KERNEL,
     prelude::*,
@@ -161,7 +164,8 @@ impl<P: Segments + 'static> Kept for Ring<Slot<P>> {}
 ///
 /// # Invariants
 ///
-/// `first` is the start of a `KVec` of `room` requests, with that capacity, that this value owns.
+/// `first` is the start of a `KVec` of `room` requests, with that capacity, that this value owns. The gather list of
+/// each is its own.
 struct Chain {
     first: NonNull<Request>,
     room: usize,
@@ -181,12 +185,18 @@ impl Chain {
                 .map_err(|_| ENOMEM)?;
         }
         let (first, room, capacity) = requests.into_raw_parts();
-        // INVARIANT: The vector has been taken apart into these.
-        Ok(Self {
+        // INVARIANT: The vector has been taken apart into these, and the lists are put in below.
+        let chain = Self {
             first: NonNull::new(first).ok_or(EINVAL)?,
             room,
             capacity,
-        })
+        };
+        for i in 0..room {
+            let request = chain.at(i);
+            // SAFETY: One of the requests, which nobody else uses.
+            unsafe { (*request).wr.wr.sg_list = (&raw mut (*request).list).cast() };
+        }
+        Ok(chain)
     }
 
     /// Address of request `i`, which must be below `room` to be used.
@@ -235,6 +245,7 @@ pub(crate) fn send_queue<P: Segments + 'static>(
             max_sges: qp.send_sge().min(MAX_SEGMENTS),
             lkey: qp.pd().local_dma_lkey(),
             lso: qp.lso(),
+            domain: qp.domain(),
             dma,
             tag,
             qp: qp.clone(),
@@ -269,10 +280,15 @@ pub(crate) struct SendQueue<P: Segments + 'static> {
     max_sges: usize,
     lkey: u32,
     lso: bool,
+    /// Of the queue pair, to compare with; null if it is the end of a connection, where no handle fits.
+    domain: *mut sys::ib_pd,
     dma: DmaDevice,
     tag: WrTag,
     qp: Qp,
 }
+
+// SAFETY: The pointer to the domain is only compared; everything else is `Send`.
+unsafe impl<P: Segments> Send for SendQueue<P> {}
 
 impl<P: Segments> SendQueue<P> {
     /// Takes a payload for the queue pair `dst` behind `ah`, which checks `qkey` (host order; the
@@ -282,7 +298,7 @@ impl<P: Segments> SendQueue<P> {
     /// full, with the next call: never by this one, so the caller may account for it afterwards. A
     /// failure of the automatic post breaks the queue, see [`SendQueue::is_broken`]. On failure the
     /// payload comes back as it was.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(
         &mut self,
         ah: RcuArc<Ah>,
@@ -291,7 +307,7 @@ impl<P: Segments> SendQueue<P> {
         payload: P,
         offload: Offload,
     ) -> Result<(), (SendError, P)> {
-        if self.qp.is_connected() || !ah.is_of(self.qp.pd().as_ptr()) {
+        if !ah.is_of(self.domain) {
             return Err((SendError::WrongDomain, payload));
         }
         self.chain(Some(ah), dst, qkey, payload, offload)
@@ -307,7 +323,7 @@ impl<P: Segments> SendQueue<P> {
     }
 
     /// Puts one request on the chain. The handle, destination and key fit the queue pair's transport.
-    #[inline]
+    #[inline(always)]
     fn chain(
         &mut self,
         ah: Option<RcuArc<Ah>>,
@@ -317,8 +333,7 @@ impl<P: Segments> SendQueue<P> {
         offload: Offload,
     ) -> Result<(), (SendError, P)> {
         if self.filled == self.chain.room {
-            // A failure is remembered in `broken`.
-            let _ = self.flush();
+            self.make_room();
         }
         if self.broken {
             return Err((SendError::Broken, payload));
@@ -348,15 +363,16 @@ impl<P: Segments> SendQueue<P> {
             Ok(entries) => entries as i32,
             Err(e) => return Err((e.into(), payload)),
         };
-        let (opcode, header) = match payload.linear() {
-            Some((start, _)) if headers != 0 => {
-                (sys::ib_wr_opcode::IB_WR_LSO, start.cast_mut().cast())
+        let (mut opcode, mut header) = (sys::ib_wr_opcode::IB_WR_SEND, null_mut());
+        if headers != 0 {
+            if let Some((start, _)) = payload.linear() {
+                (opcode, header) = (sys::ib_wr_opcode::IB_WR_LSO, start.cast_mut().cast());
             }
-            _ => (sys::ib_wr_opcode::IB_WR_SEND, null_mut()),
-        };
+        }
         let raw_ah = ah.as_ref().map_or(null_mut(), |ah| ah.as_ptr());
-        slot.payload = Some(payload);
-        slot.ah = ah;
+        // A free slot holds nothing that would have to be dropped.
+        forget(slot.payload.replace(payload));
+        forget(replace(&mut slot.ah, ah));
         self.ring.advance();
 
         // SAFETY: As above; the one before it is in the chain as well.
@@ -364,7 +380,6 @@ impl<P: Segments> SendQueue<P> {
             let wr = &raw mut (*request).wr;
             (*wr).wr.next = null_mut();
             (*wr).wr.__bindgen_anon_1.wr_id = self.tag.wr_id(seq);
-            (*wr).wr.sg_list = (&raw mut (*request).list).cast();
             (*wr).wr.num_sge = num_sge;
             (*wr).wr.opcode = opcode;
             (*wr).wr.send_flags = send_flags(offload);
@@ -382,6 +397,14 @@ impl<P: Segments> SendQueue<P> {
         // INVARIANT: One more request is linked, and refers to the newest slot.
         self.filled = self.filled.wrapping_add(1);
         Ok(())
+    }
+
+    /// Posts a full chain.
+    #[cold]
+    #[inline(never)]
+    fn make_room(&mut self) {
+        // A failure is remembered in `broken`.
+        let _ = self.flush();
     }
 
     /// Posts what is on the chain, with one call of the device driver.
@@ -417,6 +440,7 @@ impl<P: Segments> SendQueue<P> {
 
     /// How many requests at the end of the chain were not posted, `bad` being the first of them; none
     /// if the driver did not say.
+    #[cold]
     fn not_posted(&self, bad: *const sys::ib_send_wr) -> u64 {
         // SAFETY: The chain's first request, of which only the address is taken.
         let first = unsafe { &raw const (*self.chain.at(0)).wr.wr };
@@ -442,7 +466,14 @@ impl<P: Segments> SendQueue<P> {
         self.ring.free()
     }
 
+    /// Slots that are free for certain; [`SendQueue::free_slots`] may find more.
+    #[inline]
+    pub(crate) fn free_at_least(&self) -> usize {
+        self.ring.free_at_least()
+    }
+
     /// Number of slots.
+    #[inline]
     pub(crate) fn capacity(&self) -> usize {
         self.ring.capacity()
     }
@@ -516,26 +547,27 @@ impl<P: Segments> SendCompletions<P> {
     pub(crate) fn complete(&mut self, wc: &Wc, mut f: impl FnMut(P, bool)) -> Result {
         let ahead = match self.tag.distance(wc, self.ring.head()) {
             Some(ahead) if self.ring.reaches(ahead) => ahead,
-            _ => {
-                self.spurious = self.spurious.wrapping_add(1);
-                return Err(EINVAL);
-            }
+            _ => return Err(self.refused()),
         };
         let success = wc.status().is_success();
-        for i in 0..=ahead {
-            if let Some((_, slot)) = self.ring.front() {
-                // SAFETY: Sends complete in the order in which they were posted, so the hardware is
-                // done with all up to this one.
-                if let Some(payload) = unsafe { slot.take() } {
-                    // A send that fails always completes, asked for or not, so the earlier ones
-                    // went well.
-                    f(payload, success || i != ahead);
-                }
+        self.ring.consume(ahead.wrapping_add(1), |slot, left| {
+            // SAFETY: Sends complete in the order in which they were posted, so the hardware is done with all up to
+            // this one.
+            if let Some(payload) = unsafe { slot.take() } {
+                // A send that fails always completes, asked for or not, so the earlier ones went well.
+                f(payload, success || left != 0);
             }
-            self.ring.advance();
-        }
+        });
         self.ring.publish();
         Ok(())
+    }
+
+    /// Counts a completion that is none of a send under way.
+    #[cold]
+    #[inline(never)]
+    fn refused(&mut self) -> Error {
+        self.spurious = self.spurious.wrapping_add(1);
+        EINVAL
     }
 
     /// What [`Wc::tag`] says of completions of this queue.

@@ -87,8 +87,11 @@ pub const fn build_hard(to: HwAddr, ethertype: EtherType) -> [u8; HARD_LEN] {
 /// [`HARD_LEN`] octets are there, as a raw packet socket may send.
 #[inline]
 pub fn parse_hard(bytes: &[u8]) -> Option<(HwAddr, EtherType)> {
-    let destination = HwAddr::from_slice(bytes)?;
-    Some((destination, parse(bytes.get(PSEUDO_LEN..)?)?))
+    let header = bytes.get(..HARD_LEN)?;
+    Some((
+        HwAddr::from_slice(header)?,
+        parse(header.get(PSEUDO_LEN..)?)?,
+    ))
 }
 
 /// How the transmit path treats an ethertype (TX-5, TX-6).

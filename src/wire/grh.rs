@@ -58,14 +58,14 @@ pub enum RouteError {
 /// The version of an InfiniBand GRH is left to the HCA to check, as the in-tree driver does.
 #[inline]
 pub fn route(kind: NetworkHeader, bytes: &[u8]) -> Result<Option<Route>, RouteError> {
-    let head: [u8; GRH_LEN] = octets(bytes, 0).ok_or(RouteError::Short)?;
+    let head = bytes.get(..GRH_LEN).ok_or(RouteError::Short)?;
     let version = |offset: usize| head.get(offset).map(|octet| octet >> 4);
     match kind {
         NetworkHeader::None => Ok(None),
         NetworkHeader::Ipv6 if version(0) != Some(6) => Err(RouteError::Version),
         NetworkHeader::Ipv6 | NetworkHeader::Grh => {
-            let source = octets(&head, 8).ok_or(RouteError::Short)?;
-            let destination = octets(&head, 24).ok_or(RouteError::Short)?;
+            let source = octets(head, 8).ok_or(RouteError::Short)?;
+            let destination = octets(head, 24).ok_or(RouteError::Short)?;
             Ok(Some(Route {
                 source: Gid(source),
                 destination: Gid(destination),
@@ -73,8 +73,8 @@ pub fn route(kind: NetworkHeader, bytes: &[u8]) -> Result<Option<Route>, RouteEr
         }
         NetworkHeader::Ipv4 if version(20) != Some(4) => Err(RouteError::Version),
         NetworkHeader::Ipv4 => {
-            let source = octets(&head, 32).ok_or(RouteError::Short)?;
-            let destination = octets(&head, 36).ok_or(RouteError::Short)?;
+            let source = octets(head, 32).ok_or(RouteError::Short)?;
+            let destination = octets(head, 36).ok_or(RouteError::Short)?;
             Ok(Some(Route {
                 source: Gid::v4_mapped(source),
                 destination: Gid::v4_mapped(destination),

@@ -29,8 +29,8 @@ pub mod rx;
 #[inline]
 pub(crate) fn octets<const N: usize>(bytes: &[u8], offset: usize) -> Option<[u8; N]> {
     bytes
-        .get(offset..)
-        .and_then(|rest| rest.first_chunk::<N>())
+        .get(offset..offset.checked_add(N)?)
+        .and_then(|octets| octets.first_chunk::<N>())
         .copied()
 }
 

@@ -143,25 +143,23 @@ impl RxDrop {
     }
 }
 
-/// Whether a datagram came from ourselves, given that one of our queue pairs is its source.
+/// Whether a datagram with a routing header came from ourselves, given that one of our queue pairs is its source.
 ///
-/// With a routing header the GID decides. The local identifier is then not asked: a cached one may be stale,
-/// and would let our own neighbour solicitations through as duplicates (TRAP-44); and ports that share a
-/// local identifier differ in the GID. Without a routing header only the local identifier is left.
+/// The GID decides. The local identifier is not asked: a cached one may be stale, and would let our own neighbour
+/// solicitations through as duplicates (TRAP-44); and ports that share a local identifier differ in the GID.
 #[inline]
-fn is_own(rx: &Completion<'_>, me: &Identity, route: Option<&grh::Route>) -> bool {
-    match (route, rx.network) {
-        (Some(route), NetworkHeader::Ipv4 | NetworkHeader::Ipv6) => route.source == me.gid,
-        (Some(route), _) => route.source.same_interface(&me.gid),
-        (None, _) => me.lid == Some(rx.slid),
+fn is_own(network: NetworkHeader, me: &Identity, route: &grh::Route) -> bool {
+    match network {
+        NetworkHeader::Ipv4 | NetworkHeader::Ipv6 => route.source == me.gid,
+        _ => route.source.same_interface(&me.gid),
     }
 }
 
 /// Whether a unicast datagram that names a destination GID is for us. On InfiniBand the subnet prefix is not
 /// compared: the default prefix stays valid beside the assigned one, and peers may still hold an older one.
 #[inline]
-fn is_for_us(rx: &Completion<'_>, me: &Identity, destination: &Gid) -> bool {
-    match rx.network {
+fn is_for_us(network: NetworkHeader, me: &Identity, destination: &Gid) -> bool {
+    match network {
         NetworkHeader::Ipv4 | NetworkHeader::Ipv6 => *destination == me.gid,
         NetworkHeader::None | NetworkHeader::Grh => destination.same_interface(&me.gid),
     }
@@ -183,24 +181,19 @@ pub fn classify(
         .byte_len
         .checked_sub(HEAD_LEN as u32)
         .ok_or(RxDrop::TooShort)?;
-    let encap_bytes = rx.head.get(encap::GRH_LEN..).ok_or(RxDrop::TooShort)?;
+    let encap_bytes = rx
+        .head
+        .get(encap::GRH_LEN..HEAD_LEN)
+        .ok_or(RxDrop::TooShort)?;
     let ethertype = encap::parse(encap_bytes).ok_or(RxDrop::TooShort)?;
-    let route = grh::route(rx.network, rx.head).map_err(|error| match error {
-        grh::RouteError::Short => RxDrop::TooShort,
-        grh::RouteError::Version => RxDrop::BadGrh,
-    })?;
-
-    // The cheaper question first: nearly all datagrams are of others.
-    if is_own(rx, me, route.as_ref()) && is_own_qpn(rx.src_qp) {
+    // The cheaper question of two first: nearly all datagrams are of others.
+    let (cast, source) = if rx.network != NetworkHeader::None {
+        routed(rx.network, rx.head, rx.src_qp, me, is_own_qpn)?
+    } else if me.lid == Some(rx.slid) && is_own_qpn(rx.src_qp) {
+        // Only the local identifier tells.
         return Err(RxDrop::OwnEcho);
-    }
-    let cast = match route {
-        Some(route) if route.destination == me.broadcast => Cast::Broadcast,
-        Some(route) if route.destination.is_multicast() => Cast::Multicast,
-        Some(route) if !is_for_us(rx, me, &route.destination) => {
-            return Err(RxDrop::WrongGid);
-        }
-        _ => Cast::Host,
+    } else {
+        (Cast::Host, None)
     };
     if !ethertype.is_ethertype() {
         return Err(RxDrop::BadEtherType);
@@ -212,8 +205,39 @@ pub fn classify(
         ethertype,
         payload_len,
         cast,
-        source: route.map(|route| route.source),
+        source,
     })
+}
+
+/// The part of [`classify`] that looks at a routing header.
+#[inline(never)]
+fn routed(
+    network: NetworkHeader,
+    head: &[u8],
+    src_qp: Qpn,
+    me: &Identity,
+    is_own_qpn: impl FnOnce(Qpn) -> bool,
+) -> Result<(Cast, Option<Gid>), RxDrop> {
+    let route = grh::route(network, head).map_err(|error| match error {
+        grh::RouteError::Short => RxDrop::TooShort,
+        grh::RouteError::Version => RxDrop::BadGrh,
+    })?;
+    let Some(route) = route else {
+        return Ok((Cast::Host, None));
+    };
+    if is_own(network, me, &route) && is_own_qpn(src_qp) {
+        return Err(RxDrop::OwnEcho);
+    }
+    let cast = if route.destination == me.broadcast {
+        Cast::Broadcast
+    } else if route.destination.is_multicast() {
+        Cast::Multicast
+    } else if is_for_us(network, me, &route.destination) {
+        Cast::Host
+    } else {
+        return Err(RxDrop::WrongGid);
+    };
+    Ok((cast, Some(route.source)))
 }
 
 /// Where the sender's link-layer address starts in an ARP packet (RFC 4391 section 9.1.1).

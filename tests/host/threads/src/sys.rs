@@ -58,8 +58,11 @@ pub(crate) mod bindings {
         false
     }
 
-    pub(crate) unsafe fn ipoib_h_tx_sent_queue(_: *mut netdev_queue, _: u32, _: bool) -> bool {
-        true
+    pub(crate) const IPOIB_CONST_MORE: u32 = 1;
+    pub(crate) const IPOIB_CONST_STOPPED: u32 = 2;
+
+    pub(crate) unsafe fn ipoib_h_tx_sent(_: *mut netdev_queue, _: u32) -> u32 {
+        0
     }
 
     pub(crate) unsafe fn ipoib_h_tx_completed_queue(_: *mut netdev_queue, _: u32, _: u32) {}
