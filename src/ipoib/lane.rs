@@ -61,6 +61,7 @@ use crate::{
             Napi,
             Poll, //
         },
+        pages::Pages,
         skb::SkBuff, //
     },
     rdma::{
@@ -139,6 +140,8 @@ struct Inner {
     recv_cq: CqPoller,
     /// By the tag of their completions.
     recvs: RBTree<u16, Receives>,
+    /// What the pages of received messages are replaced from.
+    pages: Pages,
     /// Not all buffers are lent that should be.
     short: bool,
     wcs: [Wc; BATCH],
@@ -176,6 +179,7 @@ impl Lane {
         iface: &Arc<Interface>,
         dev: &Device,
         (send_cq, recv_cq): (CqPoller, CqPoller),
+        pages: Pages,
     ) {
         self.napi.disable().state().0 = Some(Inner {
             iface: iface.clone(),
@@ -184,6 +188,7 @@ impl Lane {
             send_cq,
             recv_cq,
             recvs: RBTree::new(),
+            pages,
             short: false,
             wcs: Wc::blanks(),
         });
@@ -254,7 +259,11 @@ impl Lane {
             if !running {
                 inner.discard();
             }
-            inner.recvs.remove_node(&tag)
+            let recvs = inner.recvs.remove_node(&tag);
+            if inner.recvs.keys().next().is_none() {
+                inner.pages.clear();
+            }
+            recvs
         });
         if running {
             napi.enable();
@@ -422,9 +431,11 @@ impl Inner {
             let n = self.recv_cq.poll(&mut self.wcs);
             for wc in self.wcs.iter().take(n) {
                 let recvs = self.recvs.get_mut(&wc.tag());
-                let buf = recvs.and_then(|recvs| recvs.lender.complete(wc));
-                self.short |= buf.is_some();
-                if buf.is_some() && wc.status().is_success() {
+                let back = recvs.and_then(|recvs| recvs.lender.complete(wc));
+                let came = back.is_some();
+                drop(back);
+                self.short |= came;
+                if came && wc.status().is_success() {
                     self.shared.stats.rx_drop(RxDrop::Flushed);
                 }
             }

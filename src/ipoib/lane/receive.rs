@@ -71,10 +71,11 @@ impl Inner {
         let Some(wc) = self.wcs.get(i) else {
             return;
         };
-        let recvs = self.recvs.get_mut(&wc.tag());
-        let Some((recvs, mut buf)) =
-            recvs.and_then(|recvs| recvs.lender.complete(wc).map(|buf| (recvs, buf)))
-        else {
+        let recvs = self.recvs.get_mut(&wc.tag()).and_then(|recvs| {
+            let back = recvs.lender.complete(wc)?;
+            Some((back, &mut recvs.target, &recvs.ear))
+        });
+        let Some((mut back, target, ear)) = recvs else {
             // What is flushed may be of an end that has gone.
             if !wc.status().is_flushed() {
                 stats.rx_drop(RxDrop::BadCompletion);
@@ -82,10 +83,10 @@ impl Inner {
             return;
         };
         if !wc.status().is_success() {
-            if let Some(ear) = &recvs.ear {
+            if let Some(ear) = ear {
                 // Its queue pair is in the error state and gives back at once what it gets. That is all that is ever
                 // heard of it: the peer, which may have nothing to send for long, must be told.
-                recvs.target = 0;
+                *target = 0;
                 ear.fail();
             }
             if !wc.status().is_flushed() {
@@ -100,21 +101,25 @@ impl Inner {
                 }
             }
             let len = wc.byte_len() as usize;
-            match check(buf.start(), len) {
-                Ok(ethertype) => match buf.take(&self.dev, len, ethertype.0, 0) {
-                    Some(skb) => {
-                        stats.rx_packets.add(1);
-                        stats.rx_bytes.add((len - encap::LEN) as u64);
-                        cx.receive(skb);
+            let message = back.message(len);
+            match message.map(|message| (check(message.start(), len), message)) {
+                Some((Ok(ethertype), message)) => {
+                    match BigBuf::take(message, &self.dev, ethertype.0, 0, &mut self.pages) {
+                        Some(skb) => {
+                            stats.rx_packets.add(1);
+                            stats.rx_bytes.add((len - encap::LEN) as u64);
+                            cx.receive(skb);
+                        }
+                        None => stats.rx_drop(RxDrop::NoMemory),
                     }
-                    None => stats.rx_drop(RxDrop::NoMemory),
-                },
-                Err(reason) => stats.rx_drop(reason),
+                }
+                Some((Err(reason), _)) => stats.rx_drop(reason),
+                None => stats.rx_drop(RxDrop::BadCompletion),
             }
         }
         // Lost only if it cannot be mapped any more; `refill` makes another.
-        if recvs.target != 0 {
-            self.short |= recvs.lender.push(buf).is_err();
+        if *target != 0 {
+            self.short |= back.lend().is_err();
         }
     }
 
