@@ -370,7 +370,7 @@ impl Conns {
         }
         // Ends whose sends have failed.
         let mut at = None;
-        while let Some((gid, failed)) = next_after(&self.map, at.as_ref(), |_, entry| {
+        while let Some((gid, failed)) = next_after(&self.map, at.as_ref(), |entry| {
             let parts = entry.parts.as_ref();
             parts
                 .filter(|parts| parts.ear.failed())
@@ -394,7 +394,7 @@ impl Conns {
     /// Ends every connection that we send over.
     pub(crate) fn flush(&mut self, cx: &mut Cx<'_>) {
         let mut at = None;
-        while let Some((gid, ())) = next_after(&self.map, at.as_ref(), |_, _| ()) {
+        while let Some((gid, ())) = next_after(&self.map, at.as_ref(), |_| ()) {
             at = Some(gid);
             self.step(cx, &gid, Event::Flush);
         }
@@ -414,11 +414,9 @@ impl Conns {
         let mut at = None;
         self.deadline = None;
         self.hungry = false;
-        while let Some((gid, (status, deadline))) =
-            next_after(&self.map, at.as_ref(), |_, entry| {
-                (entry.machine.status(), entry.machine.deadline())
-            })
-        {
+        while let Some((gid, (status, deadline))) = next_after(&self.map, at.as_ref(), |entry| {
+            (entry.machine.status(), entry.machine.deadline())
+        }) {
             at = Some(gid);
             if deadline.is_some_and(|at| at.reached(cx.now)) {
                 self.step(cx, &gid, Event::Tick);
@@ -445,7 +443,7 @@ impl Conns {
     /// Ends connections that no neighbour refers to, and those over which nothing has come for long.
     pub(crate) fn age(&mut self, cx: &mut Cx<'_>) {
         let mut at = None;
-        while let Some((gid, ())) = next_after(&self.map, at.as_ref(), |_, _| ()) {
+        while let Some((gid, ())) = next_after(&self.map, at.as_ref(), |_| ()) {
             at = Some(gid);
             if !cx.iface.neighbours().contains(&gid) {
                 self.step(cx, &gid, Event::Flush);

@@ -201,7 +201,7 @@ impl Groups {
     /// Takes what has become of all memberships. Looks at every group.
     pub(crate) fn take_losses(&mut self, cx: &mut Cx<'_>) {
         let mut at = None;
-        while let Some((group, ())) = next_after(&self.map, at.as_ref(), |_, _| ()) {
+        while let Some((group, ())) = next_after(&self.map, at.as_ref(), |_| ()) {
             at = Some(group);
             self.take_fates(cx, &group);
         }
@@ -241,13 +241,22 @@ impl Groups {
     }
 
     /// Feeds `event` to every machine that `which` picks.
-    fn step_where(&mut self, cx: &mut Cx<'_>, event: Event, which: impl Fn(&Gid, &Group) -> bool) {
+    fn step_where(&mut self, cx: &mut Cx<'_>, event: Event, which: impl Fn(&Group) -> bool) {
         let mut at = None;
-        while let Some((group, hit)) =
-            next_after(&self.map, at.as_ref(), |group, e| which(group, &e.machine))
-        {
+        while let Some((group, hit)) = next_after(&self.map, at.as_ref(), |e| which(&e.machine)) {
             at = Some(group);
             if hit {
+                self.step(cx, &group, event);
+            }
+        }
+    }
+
+    /// Feeds `event` to every machine but the broadcast group's.
+    fn step_others(&mut self, cx: &mut Cx<'_>, event: Event) {
+        let mut at = None;
+        while let Some((group, ())) = next_after(&self.map, at.as_ref(), |_| ()) {
+            at = Some(group);
+            if group != self.broadcast {
                 self.step(cx, &group, event);
             }
         }
@@ -263,21 +272,20 @@ impl Groups {
     /// The port is down, or what we are there has changed: all memberships are void.
     pub(crate) fn down(&mut self, cx: &mut Cx<'_>) {
         self.gate = Gate::Shut;
-        self.step_where(cx, Event::Down, |_, _| true);
+        self.step_where(cx, Event::Down, |_| true);
     }
 
     /// The broadcast group is joined: the others may be, too, with its parameters.
     pub(crate) fn broadcast_joined(&mut self, cx: &mut Cx<'_>) {
-        let broadcast = self.broadcast;
         let before = core::mem::replace(&mut self.gate, Gate::Open);
         if before != Gate::Shut {
             // Its parameters have changed, and every group copies them.
             let event = Event::Reregister {
                 spread: Millis::ZERO,
             };
-            self.step_where(cx, event, |group, _| *group != broadcast);
+            self.step_others(cx, event);
         }
-        self.step_where(cx, Event::Up, |group, _| *group != broadcast);
+        self.step_others(cx, Event::Up);
     }
 
     /// Joins everything anew, keeping what there is meanwhile.
@@ -290,11 +298,9 @@ impl Groups {
         // The others want to know its parameters first.
         if self.gate == Gate::Open && !self.settled() {
             self.gate = Gate::Held;
-            self.step_where(cx, Event::Hold, |group, _| *group != broadcast);
+            self.step_others(cx, Event::Hold);
         }
-        self.step_where(cx, Event::Reregister { spread }, |group, _| {
-            *group != broadcast
-        });
+        self.step_others(cx, Event::Reregister { spread });
     }
 
     /// Whether the broadcast group is joined, and not being joined again.
@@ -309,8 +315,7 @@ impl Groups {
     pub(crate) fn reopen(&mut self, cx: &mut Cx<'_>) {
         if self.gate == Gate::Held && self.settled() {
             self.gate = Gate::Open;
-            let broadcast = self.broadcast;
-            self.step_where(cx, Event::Up, |group, _| *group != broadcast);
+            self.step_others(cx, Event::Up);
         }
     }
 
@@ -357,7 +362,7 @@ impl Groups {
         }
         // Send-only groups stay (MC-18).
         let mut at = None;
-        while let Some((group, unlisted)) = next_after(&self.map, at.as_ref(), |_, e| {
+        while let Some((group, unlisted)) = next_after(&self.map, at.as_ref(), |e| {
             !e.listed && e.machine.wanted_kind() == Some(Kind::Full)
         }) {
             at = Some(group);
@@ -399,7 +404,7 @@ impl Groups {
     pub(crate) fn age(&mut self, cx: &mut Cx<'_>) {
         let mut at = None;
         while let Some((group, kind)) =
-            next_after(&self.map, at.as_ref(), |_, e| e.machine.wanted_kind())
+            next_after(&self.map, at.as_ref(), |e| e.machine.wanted_kind())
         {
             at = Some(group);
             if kind == Some(Kind::SendOnly) && !cx.iface.neighbours().contains(&group) {
@@ -422,7 +427,7 @@ impl Groups {
             return;
         }
         self.deadline = None;
-        self.step_where(cx, Event::Tick, |_, machine| {
+        self.step_where(cx, Event::Tick, |machine| {
             machine.deadline().is_some_and(|at| at.reached(now))
         });
         for entry in self.map.values() {
@@ -438,7 +443,7 @@ impl Groups {
 
     /// Leaves everything.
     pub(crate) fn close(&mut self, cx: &mut Cx<'_>) {
-        self.step_where(cx, Event::Unwant, |_, _| true);
+        self.step_where(cx, Event::Unwant, |_| true);
         self.map = RBTree::new();
         self.turns = Turns::new();
         self.count = 0;

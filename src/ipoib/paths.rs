@@ -391,7 +391,7 @@ impl Paths {
     fn step_where(&mut self, cx: &mut Cx<'_>, event: Event, which: impl Fn(&Path) -> bool) {
         // Step by step: the map must not be borrowed while the machines act on it.
         let mut at = None;
-        while let Some((gid, hit)) = next_after(&self.map, at.as_ref(), |_, e| which(&e.machine)) {
+        while let Some((gid, hit)) = next_after(&self.map, at.as_ref(), |e| which(&e.machine)) {
             at = Some(gid);
             if hit {
                 self.step(cx, &gid, event);
@@ -449,7 +449,7 @@ impl Paths {
     /// Forgets paths that no neighbour refers to: nothing goes there, and nobody waits for it.
     pub(crate) fn age(&mut self, cx: &mut Cx<'_>) {
         let mut at = None;
-        while let Some((gid, ())) = next_after(&self.map, at.as_ref(), |_, _| ()) {
+        while let Some((gid, ())) = next_after(&self.map, at.as_ref(), |_| ()) {
             at = Some(gid);
             if !cx.iface.neighbours().contains(&gid) {
                 self.step(cx, &gid, Event::Flush);

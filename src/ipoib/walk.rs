@@ -15,11 +15,11 @@ pub(super) fn pace(count: u32) -> Millis {
     Millis(u64::from(count / LOOKS))
 }
 
-/// The first key behind `after` (the very first without one), and what `look` says of it and its value.
+/// The first key behind `after` (the very first without one), and what `look` says of its value.
 pub(super) fn next_after<K: Ord + Copy, V, R>(
     map: &RBTree<K, V>,
     after: Option<&K>,
-    look: impl FnOnce(&K, &V) -> R,
+    look: impl FnOnce(&V) -> R,
 ) -> Option<(K, R)> {
     let cursor = match after {
         None => map.cursor_front()?,
@@ -30,5 +30,5 @@ pub(super) fn next_after<K: Ord + Copy, V, R>(
     } else {
         cursor.current()
     };
-    Some((*key, look(key, value)))
+    Some((*key, look(value)))
 }

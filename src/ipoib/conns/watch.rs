@@ -69,7 +69,7 @@ impl Conns {
         let mut engaged = self.lane.take_braked();
         engaged |= self.lane.ease(cx.dev);
         let mut at = None;
-        while let Some((gid, ())) = next_after(&self.map, at.as_ref(), |_, _| ()) {
+        while let Some((gid, ())) = next_after(&self.map, at.as_ref(), |_| ()) {
             at = Some(gid);
             let entry = self.map.get_mut(&gid);
             let up = entry
