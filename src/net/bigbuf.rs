@@ -11,6 +11,7 @@ use core::ptr::NonNull;
 
 use super::{
     device::Device,
+    napi::Context,
     pages::{
         Pages,
         RxPage, //
@@ -70,6 +71,15 @@ impl Head {
         // INVARIANT: a non-null result is a fragment of that size, ours alone.
         NonNull::new(mem.cast()).map(Self)
     }
+
+    /// The same for a poll, from the cache that polls have for themselves.
+    #[inline]
+    fn in_poll(_: &Context<'_>) -> Option<Self> {
+        // SAFETY: softirq context, as whoever has a poll's context is in.
+        let mem = unsafe { bindings::__napi_alloc_frag_align(FRAGMENT as u32, u32::MAX) };
+        // INVARIANT: a non-null result is a fragment of that size, ours alone.
+        NonNull::new(mem.cast()).map(Self)
+    }
 }
 
 impl Drop for Head {
@@ -125,6 +135,7 @@ impl BigBuf {
     /// with used pages where there are some. The packet starts behind the link-layer header. `None` if there is no memory
     /// or the length is wrong: the message is lost, and the buffer stays whole.
     pub(crate) fn take(
+        cx: &Context<'_>,
         mut message: Message<'_, Self>,
         dev: &Device,
         protocol: u16,
@@ -137,7 +148,7 @@ impl BigBuf {
         if len < ENCAP_LEN || used > message.count {
             return None;
         }
-        let fresh_head = Head::new()?;
+        let fresh_head = Head::in_poll(cx)?;
         let rx = bindings::ipoib_h_rx {
             size: FRAGMENT as u32,
             start: (HEADROOM - PSEUDO_LEN) as u32,

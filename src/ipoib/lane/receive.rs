@@ -104,7 +104,8 @@ impl Inner {
             let message = back.message(len);
             match message.map(|message| (check(message.start(), len), message)) {
                 Some((Ok(ethertype), message)) => {
-                    match BigBuf::take(message, &self.dev, ethertype.0, 0, &mut self.pages) {
+                    let pages = &mut self.pages;
+                    match BigBuf::take(cx, message, &self.dev, ethertype.0, 0, pages) {
                         Some(skb) => {
                             stats.rx_packets.add(1);
                             stats.rx_bytes.add((len - encap::LEN) as u64);
