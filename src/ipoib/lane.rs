@@ -355,6 +355,9 @@ fn now_secs() -> u32 {
 }
 
 impl Poll for LanePoll {
+    // Large messages are too long to be put together, and small ones are not to wait.
+    const GATHERS: bool = false;
+
     fn poll(&mut self, cx: &mut Context<'_>, budget: usize) -> usize {
         let Some(inner) = &mut self.0 else {
             return 0;

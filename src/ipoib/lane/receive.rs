@@ -32,6 +32,9 @@ use crate::{
     },
 };
 
+/// Two messages that are longer than this are not put together by GRO: the packet would be too long.
+const MERGED: usize = 32 * 1024;
+
 /// Buffers that are lent to one receive queue.
 pub(super) struct Receives {
     pub(super) lender: Lender<BigBuf>,
@@ -52,7 +55,7 @@ impl Inner {
             };
             let n = self.recv_cq.poll(wcs);
             for i in 0..n {
-                self.received(cx, i);
+                self.received(cx, i, n == 1);
             }
             done += n;
             if n < room {
@@ -66,7 +69,8 @@ impl Inner {
         done
     }
 
-    fn received(&mut self, cx: &mut Context<'_>, i: usize) {
+    /// Handles the receive completion in slot `i` of the batch. `alone`: there is no other, so that GRO has nothing to do.
+    fn received(&mut self, cx: &mut Context<'_>, i: usize, alone: bool) {
         let stats = &self.shared.stats;
         let Some(wc) = self.wcs.get(i) else {
             return;
@@ -109,7 +113,11 @@ impl Inner {
                         Some(skb) => {
                             stats.rx_packets.add(1);
                             stats.rx_bytes.add((len - encap::LEN) as u64);
-                            cx.receive(skb);
+                            if alone || len > MERGED {
+                                cx.receive_alone(skb);
+                            } else {
+                                cx.receive(skb);
+                            }
                         }
                         None => stats.rx_drop(RxDrop::NoMemory),
                     }
