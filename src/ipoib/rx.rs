@@ -91,7 +91,7 @@ impl Poll for PollState {
             return 0;
         };
         rings.shared.stats.polls.add(1);
-        rings.shared.set_waking(false);
+        rings.shared.waking.set(false);
         rings.poll_sends(|skb| cx.consume(skb));
         if budget == 0 {
             return 0;
@@ -143,7 +143,7 @@ impl Rings {
         if used == 0 || soon && used < Shared::LAZY && !self.txq.held() {
             return false;
         }
-        self.shared.set_waking(true);
+        self.shared.waking.set(true);
         self.send_cq.arm()
     }
 

@@ -116,7 +116,7 @@ impl LaneHardware {
             recv_sge: 0,
         };
         let lane = Arc::new(
-            Lane::new(dev, credits, sizes.send_sge as usize)?,
+            Lane::new(dev, credits, sizes.send_wr, sizes.send_sge as usize)?,
             GFP_KERNEL,
         )?;
         let receives = if shared {

@@ -3,10 +3,7 @@
 //! The poll's receiving half.
 
 use kernel::sync::{
-    atomic::{
-        Full,
-        Relaxed, //
-    },
+    atomic::Full,
     Arc, //
 };
 
@@ -21,6 +18,7 @@ use super::{
     BATCH, //
 };
 use crate::{
+    base::atomic::Word,
     net::{
         bigbuf::BigBuf,
         napi::Context, //
@@ -100,8 +98,8 @@ impl Inner {
         } else {
             if let Some(mark) = self.shared.mark(wc.qp_key()) {
                 let now = now_secs();
-                if mark.load(Relaxed) != now {
-                    mark.store(now, Relaxed);
+                if mark.get() != now {
+                    mark.put(now);
                 }
             }
             let len = wc.byte_len() as usize;
