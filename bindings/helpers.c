@@ -16,6 +16,7 @@
 #include <linux/ratelimit.h>
 #include <linux/sched/signal.h>
 #include <net/addrconf.h>
+#include <net/busy_poll.h>
 #include <net/dst.h>
 #include <net/icmp.h>
 #include <net/netdev_lock.h>
@@ -222,6 +223,13 @@ void ipoib_h_napi_add(struct net_device *dev, struct napi_struct *napi,
 		      int (*poll)(struct napi_struct *, int), int weight)
 {
 	netif_napi_add_weight(dev, napi, poll, weight);
+}
+
+/* Past GRO. */
+void ipoib_h_napi_receive(struct napi_struct *napi, struct sk_buff *skb)
+{
+	skb_mark_napi_id(skb, napi);
+	netif_receive_skb(skb);
 }
 
 void ipoib_h_timer_setup(struct timer_list *timer, void (*expired)(struct timer_list *))

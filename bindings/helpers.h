@@ -64,6 +64,7 @@ unsigned long ipoib_h_trans_start(struct netdev_queue *txq);
 /* NAPI */
 void ipoib_h_napi_add(struct net_device *dev, struct napi_struct *napi,
 		      int (*poll)(struct napi_struct *, int), int weight);
+void ipoib_h_napi_receive(struct napi_struct *napi, struct sk_buff *skb);
 void ipoib_h_timer_setup(struct timer_list *timer, void (*expired)(struct timer_list *));
 void ipoib_h_napi_del(struct napi_struct *napi);
 

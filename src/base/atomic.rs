@@ -8,6 +8,7 @@
 
 use core::sync::atomic::{
     AtomicI32,
+    AtomicI64,
     AtomicPtr,
     AtomicU32,
     AtomicU64,
@@ -69,6 +70,7 @@ macro_rules! word {
 word! {
     [] i32 => AtomicI32,
     [] u32 => AtomicU32,
+    [] i64 => AtomicI64,
     [] u64 => AtomicU64,
     [T] *mut T => AtomicPtr<T>,
 }

@@ -26,10 +26,56 @@ pub(crate) unsafe trait DmaBuffer: Send {
 ///
 /// # Safety
 ///
-/// As for [`DmaBuffer`].
+/// As for [`DmaBuffer`]; but the memory of regions may be replaced as [`Message::buffer_mut`] allows.
 pub(crate) unsafe trait PagedBuffer: Send {
     /// Start and length in bytes (1 to `u32::MAX`) of region `i`; `None` behind the last one.
     fn region(&self, i: usize) -> Option<(*mut u8, usize)>;
+}
+
+/// A message in a buffer that stays where it is and is lent again.
+///
+/// # Invariants
+///
+/// The hardware is done with the buffer. The regions that its first `octets` octets lie in are not mapped; those behind
+/// may be.
+pub(crate) struct Message<'a, B> {
+    buffer: &'a mut B,
+    octets: usize,
+}
+
+impl<'a, B: PagedBuffer> Message<'a, B> {
+    /// # Safety
+    ///
+    /// The invariants must hold as long as the value lives.
+    #[inline]
+    pub(crate) unsafe fn new(buffer: &'a mut B, octets: usize) -> Self {
+        // INVARIANT: by the safety requirements.
+        Self { buffer, octets }
+    }
+
+    /// Its length, as the hardware says: may be more than the buffer holds.
+    #[inline]
+    pub(crate) fn octets(&self) -> usize {
+        self.octets
+    }
+
+    /// # Safety
+    ///
+    /// Nothing may be changed but the memory of the regions that the octets lie in, and nothing but that: each must keep
+    /// its length.
+    #[inline]
+    pub(crate) unsafe fn buffer_mut(&mut self) -> &mut B {
+        self.buffer
+    }
+}
+
+impl<B> core::ops::Deref for Message<'_, B> {
+    type Target = B;
+
+    #[inline]
+    fn deref(&self) -> &B {
+        self.buffer
+    }
 }
 
 /// A payload to be sent: an optional linear part, then page fragments, in the order of the bytes

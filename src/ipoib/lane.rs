@@ -41,10 +41,15 @@ use self::{
 };
 use super::{
     interface::Interface,
-    stats::QueueStats, //
+    stats::QueueStats,
+    waking::{
+        Waking,
+        STAY_MS, //
+    }, //
 };
 use crate::{
     base::{
+        atomic::Word,
         flags::Flags,
         lock::{
             new_spinlock_bh,
@@ -61,6 +66,7 @@ use crate::{
             Napi,
             Poll, //
         },
+        pages::Pages,
         skb::SkBuff, //
     },
     rdma::{
@@ -95,6 +101,10 @@ pub(crate) struct Shared {
     /// Sends that may still be posted.
     credits: Atomic<i64>,
     most: i64,
+    /// From so many unfinished sends on, the device is asked to tell when one has completed: half of a ring, at which
+    /// who waits for room goes on.
+    lazy: i64,
+    waking: Waking,
     brake: Brake,
     /// Transmit queues have been stopped since the worker last looked.
     braked: Flags,
@@ -113,6 +123,12 @@ impl Shared {
     /// Whether enough credits are back for queues to go on.
     fn roomy(&self) -> bool {
         self.credits.load(Relaxed) >= self.most / 2
+    }
+
+    /// Sends that are not finished, of all connections; sometimes more.
+    #[inline]
+    fn used(&self) -> i64 {
+        self.most.saturating_sub(self.credits.get())
     }
 
     fn mark(&self, key: usize) -> Option<&Atomic<u32>> {
@@ -139,21 +155,25 @@ struct Inner {
     recv_cq: CqPoller,
     /// By the tag of their completions.
     recvs: RBTree<u16, Receives>,
+    /// What the pages of received messages are replaced from.
+    pages: Pages,
     /// Not all buffers are lent that should be.
     short: bool,
     wcs: [Wc; BATCH],
 }
 
 impl Lane {
-    /// A lane without a poll state: NAPI is disabled. `limit`: sends that may be under way; `segments`:
-    /// what a send may gather. May sleep.
-    pub(super) fn new(dev: &Device, limit: u32, segments: usize) -> Result<Self> {
+    /// A lane without a poll state: NAPI is disabled. `limit`: sends that may be under way; `ring`: those of one
+    /// connection; `segments`: what a send may gather. May sleep.
+    pub(super) fn new(dev: &Device, limit: u32, ring: u32, segments: usize) -> Result<Self> {
         let shared = Arc::pin_init(
             pin_init!(Shared {
                 stats: QueueStats::default(),
                 segments,
                 credits: Atomic::new(limit.into()),
                 most: limit.into(),
+                lazy: i64::from((limit.min(ring) / 2).max(1)),
+                waking: Waking::new(),
                 brake: Brake::new(),
                 braked: Flags::new(),
                 marks: [const { Atomic::new(0) }; MARKS],
@@ -176,6 +196,7 @@ impl Lane {
         iface: &Arc<Interface>,
         dev: &Device,
         (send_cq, recv_cq): (CqPoller, CqPoller),
+        pages: Pages,
     ) {
         self.napi.disable().state().0 = Some(Inner {
             iface: iface.clone(),
@@ -184,6 +205,7 @@ impl Lane {
             send_cq,
             recv_cq,
             recvs: RBTree::new(),
+            pages,
             short: false,
             wcs: Wc::blanks(),
         });
@@ -254,7 +276,11 @@ impl Lane {
             if !running {
                 inner.discard();
             }
-            inner.recvs.remove_node(&tag)
+            let recvs = inner.recvs.remove_node(&tag);
+            if inner.recvs.keys().next().is_none() {
+                inner.pages.clear();
+            }
+            recvs
         });
         if running {
             napi.enable();
@@ -296,12 +322,24 @@ impl Lane {
         shared.credits.fetch_add(sends as i64, Relaxed);
         shared.brake.release(dev, || shared.roomy());
         conn.brake.release(dev, || true);
+        // Nobody waits for what has completed, but it takes room.
+        self.napi.kick();
+    }
+
+    /// A send has been posted, and before that, or before a queue was stopped, [`Shared::credits`] changed with a full
+    /// barrier. Sees to it that it is worked off. Transmit lock held.
+    #[inline]
+    fn posted(&self) {
+        self.napi.schedule_in(time::ms_to_jiffies(STAY_MS));
+        if self.shared.used() >= self.shared.lazy && !self.shared.waking.is_on() {
+            self.napi.schedule();
+        }
     }
 
     /// Seconds since something last came in for the queue pair with `key`, or for another that shares its
     /// place.
     pub(crate) fn idle_secs(&self, key: usize) -> u32 {
-        let mark = self.shared.mark(key).map_or(0, |mark| mark.load(Relaxed));
+        let mark = self.shared.mark(key).map_or(0, |mark| mark.get());
         now_secs().saturating_sub(mark)
     }
 
@@ -346,11 +384,15 @@ fn now_secs() -> u32 {
 }
 
 impl Poll for LanePoll {
+    // Large messages are too long to be put together, and small ones are not to wait.
+    const GATHERS: bool = false;
+
     fn poll(&mut self, cx: &mut Context<'_>, budget: usize) -> usize {
         let Some(inner) = &mut self.0 else {
             return 0;
         };
         inner.shared.stats.polls.add(1);
+        inner.shared.waking.set(false);
         inner.poll_sends(|skb| cx.consume(skb));
         if budget == 0 {
             return 0;
@@ -358,23 +400,37 @@ impl Poll for LanePoll {
         inner.poll_receives(cx, budget)
     }
 
-    fn arm(&mut self, _soon: bool) -> bool {
+    fn arm(&mut self, soon: bool) -> bool {
         let Some(inner) = &mut self.0 else {
             return false;
         };
         // Both, whatever the first says.
-        let sends = inner.send_cq.arm();
+        let sends = inner.arm_sends(soon);
         let receives = inner.recv_cq.arm();
         sends || receives
     }
 }
 
 impl Inner {
+    /// Asks for an event at the next completion of a send, if somebody may wait for it. Nobody does while little is under
+    /// way: no ring is half full then. And a poll comes soon anyway.
+    fn arm_sends(&mut self, soon: bool) -> bool {
+        let used = self.shared.used();
+        if used <= 0 || soon && used < self.shared.lazy {
+            return false;
+        }
+        self.shared.waking.set(true);
+        self.send_cq.arm()
+    }
+
     fn poll_sends(&mut self, mut free: impl FnMut(SkBuff)) {
         let (mut packets, mut bytes) = (0_u32, 0_u32);
         let stats = &self.shared.stats;
         for _ in 0..SEND_BATCHES {
             let n = self.send_cq.poll(&mut self.wcs);
+            if n == 0 {
+                break;
+            }
             let mut sending = self.shared.sending.lock();
             for wc in self.wcs.iter().take(n) {
                 let Some(one) = sending.get_mut(&wc.tag()) else {
@@ -389,12 +445,13 @@ impl Inner {
                     }
                     free(skb);
                 });
-                if done.is_ok() && !wc.status().is_success() {
-                    one.conn.ear.fail();
-                }
                 let conn = &one.conn;
                 if done.is_ok() {
-                    conn.completed.fetch_add(1, Relaxed);
+                    if !wc.status().is_success() {
+                        conn.ear.fail();
+                    }
+                    // The poll only, so nobody else writes meanwhile.
+                    conn.completed.put(conn.completed.get().wrapping_add(1));
                 }
                 let room = one.done.capacity().saturating_sub(one.done.used());
                 conn.brake
@@ -422,9 +479,11 @@ impl Inner {
             let n = self.recv_cq.poll(&mut self.wcs);
             for wc in self.wcs.iter().take(n) {
                 let recvs = self.recvs.get_mut(&wc.tag());
-                let buf = recvs.and_then(|recvs| recvs.lender.complete(wc));
-                self.short |= buf.is_some();
-                if buf.is_some() && wc.status().is_success() {
+                let back = recvs.and_then(|recvs| recvs.lender.complete(wc));
+                let came = back.is_some();
+                drop(back);
+                self.short |= came;
+                if came && wc.status().is_success() {
                     self.shared.stats.rx_drop(RxDrop::Flushed);
                 }
             }

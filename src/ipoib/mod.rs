@@ -6,7 +6,7 @@
 //! - `interface`, `ops`: an interface and its network device operations.
 //! - `addressee`: whom a request of the RDMA connection manager is for.
 //! - `child`, `netlink`, `sysfs`: further interfaces on a port, and how users make and see them.
-//! - `queue`, `rx`, `tx`: a queue pair with its completion queues, rings and NAPI.
+//! - `queue`, `rx`, `tx`: a queue pair with its completion queues, rings and NAPI; `waking`: when sends are worked off.
 //! - `lane`: the data path of connections; `conns`, `passive`: those that we and that peers ask for.
 //! - `mode`: datagram or connected.
 //! - `partition`: the P_Key and the broadcast group of an interface.
@@ -73,5 +73,6 @@ pub(crate) mod stats;
 mod sysfs;
 mod turns;
 pub(crate) mod tx;
+mod waking;
 mod walk;
 pub(crate) mod worker;

@@ -21,7 +21,8 @@ use super::{
     rx::{
         PollState,
         Rings, //
-    }, //
+    },
+    waking::STAY_MS, //
 };
 use crate::{
     base::{
@@ -93,8 +94,8 @@ impl Queue {
     /// are worked off. Transmit lock held.
     #[inline]
     pub(crate) fn posted(&self, used: usize, stopped: bool) {
-        self.napi.schedule_in(time::ms_to_jiffies(Shared::STAY_MS));
-        if (stopped || used >= Shared::LAZY) && !self.shared.is_waking() {
+        self.napi.schedule_in(time::ms_to_jiffies(STAY_MS));
+        if (stopped || used >= Shared::LAZY) && !self.shared.waking.is_on() {
             self.napi.schedule();
         }
     }

@@ -106,7 +106,7 @@ impl Poll for PollState {
             return 0;
         };
         rings.about.shared.stats.polls.add(1);
-        rings.about.shared.set_waking(false);
+        rings.about.shared.waking.set(false);
         rings.poll_sends(|skb| cx.consume(skb));
         if budget == 0 {
             return 0;
@@ -201,7 +201,7 @@ impl Rings {
         if used == 0 || soon && used < Shared::LAZY && !self.txq.held() {
             return false;
         }
-        self.about.shared.set_waking(true);
+        self.about.shared.waking.set(true);
         self.send_cq.arm()
     }
 

@@ -11,12 +11,19 @@ use core::ptr::NonNull;
 
 use super::{
     device::Device,
-    pages::RxPage,
+    napi::Context,
+    pages::{
+        Pages,
+        RxPage, //
+    },
     rxbuf::HARD_LEN,
     skb::SkBuff, //
 };
 use crate::{
-    base::buf::PagedBuffer,
+    base::buf::{
+        Message,
+        PagedBuffer, //
+    },
     sys::bindings, //
 };
 
@@ -61,6 +68,15 @@ impl Head {
     fn new() -> Option<Self> {
         // SAFETY: no preconditions; picks the per-CPU cache that fits the context.
         let mem = unsafe { bindings::__netdev_alloc_frag_align(FRAGMENT as u32, u32::MAX) };
+        // INVARIANT: a non-null result is a fragment of that size, ours alone.
+        NonNull::new(mem.cast()).map(Self)
+    }
+
+    /// The same for a poll, from the cache that polls have for themselves.
+    #[inline]
+    fn in_poll(_: &Context<'_>) -> Option<Self> {
+        // SAFETY: softirq context, as whoever has a poll's context is in.
+        let mem = unsafe { bindings::__napi_alloc_frag_align(FRAGMENT as u32, u32::MAX) };
         // INVARIANT: a non-null result is a fragment of that size, ours alone.
         NonNull::new(mem.cast()).map(Self)
     }
@@ -115,27 +131,24 @@ impl BigBuf {
         unsafe { self.head.0.as_ptr().add(HEADROOM) }
     }
 
-    /// Makes a packet for `dev` of the message of `len` octets, encapsulation header included, that
-    /// the buffer holds, and replaces the memory that goes with it. The packet starts behind the
-    /// link-layer header. `None`, and nothing changes, if there is no memory or the length is wrong.
+    /// Makes a packet for `dev` of `message`, encapsulation header included, and replaces the memory that goes with it,
+    /// with used pages where there are some. The packet starts behind the link-layer header. `None` if there is no memory
+    /// or the length is wrong: the message is lost, and the buffer stays whole.
     pub(crate) fn take(
-        &mut self,
+        cx: &Context<'_>,
+        mut message: Message<'_, Self>,
         dev: &Device,
-        len: usize,
         protocol: u16,
         queue: u16,
+        store: &mut Pages,
     ) -> Option<SkBuff> {
+        let len = message.octets();
         let linear = len.min(HEAD);
         let used = (len - linear).div_ceil(PAGE);
-        if len < ENCAP_LEN || used > self.count {
+        if len < ENCAP_LEN || used > message.count {
             return None;
         }
-        // All that can fail comes first.
-        let fresh_head = Head::new()?;
-        let mut fresh = [const { None }; MAX_PAGES];
-        for page in fresh.iter_mut().take(used) {
-            *page = Some(RxPage::new()?);
-        }
+        let fresh_head = Head::in_poll(cx)?;
         let rx = bindings::ipoib_h_rx {
             size: FRAGMENT as u32,
             start: (HEADROOM - PSEUDO_LEN) as u32,
@@ -150,16 +163,22 @@ impl BigBuf {
         // room is HEADROOM + HEAD, of which HEADROOM - 20 are reserved and 20 + linear used; the 20 octets before
         // the message are in the headroom.
         let skb =
-            unsafe { bindings::ipoib_h_rx_skb(self.head.0.as_ptr().cast(), dev.as_ptr(), &rx) };
+            unsafe { bindings::ipoib_h_rx_skb(message.head.0.as_ptr().cast(), dev.as_ptr(), &rx) };
         let ptr = NonNull::new(skb)?;
+        // SAFETY: what is replaced below is the first part, and the pages that the message reaches into, each by one of
+        // its size.
+        let this = unsafe { message.buffer_mut() };
         // The packet owns the fragment now.
-        core::mem::forget(core::mem::replace(&mut self.head, fresh_head));
+        core::mem::forget(core::mem::replace(&mut this.head, fresh_head));
         // SAFETY: a new buffer that nobody else knows.
         let skb = unsafe { SkBuff::from_raw(ptr) };
         let mut rest = len - linear;
-        for (i, (page, fresh)) in self.pages.iter_mut().zip(fresh).take(used).enumerate() {
-            if let Some(page) = core::mem::replace(page, fresh) {
+        for (i, place) in this.pages.iter_mut().take(used).enumerate() {
+            // Page by page: what has been put into the packet so far goes with it when there is no more.
+            let fresh = store.take()?;
+            if let Some(page) = place.replace(fresh) {
                 let part = rest.min(PAGE);
+                store.keep(&page);
                 // SAFETY: the packet has `i` fragments, below their greatest number, and takes over
                 // the page's reference; `part` octets of it have been filled.
                 unsafe {

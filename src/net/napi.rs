@@ -43,6 +43,10 @@ const REARM_TRIES: usize = 4;
 
 /// What a NAPI instance does. Called in softirq context, never twice at a time.
 pub(crate) trait Poll: Send {
+    /// Whether completions are to gather for some microseconds before an event is asked for again, so that GRO finds
+    /// more to put together: unless the user says otherwise, who does so for all instances of a device.
+    const GATHERS: bool = true;
+
     /// Works off completions: all of the transmit side, and at most `budget` received packets.
     /// `budget` is 0 for netpoll, which wants the transmit side only. Returns the packets received.
     fn poll(&mut self, cx: &mut Context<'_>, budget: usize) -> usize;
@@ -73,6 +77,20 @@ impl<'a> Context<'a> {
     pub(crate) fn receive(&mut self, skb: SkBuff) {
         // SAFETY: we are inside this instance's poll function; ownership of the buffer moves.
         unsafe { bindings::gro_receive_skb(addr_of_mut!((*self.napi).gro), skb.into_raw()) };
+    }
+
+    /// The same for a packet that GRO can do nothing for: it goes to the stack at once, unless GRO holds what it must
+    /// not overtake.
+    #[inline]
+    pub(crate) fn receive_alone(&mut self, skb: SkBuff) {
+        // SAFETY: we are inside this instance's poll function, which alone changes what its GRO holds.
+        let held = unsafe { (*self.napi).gro.bitmask != 0 || (*self.napi).gro.rx_count != 0 };
+        if held {
+            self.receive(skb);
+        } else {
+            // SAFETY: softirq context; ownership of the buffer moves.
+            unsafe { bindings::ipoib_h_napi_receive(self.napi, skb.into_raw()) };
+        }
     }
 
     /// Frees a sent packet, in bulk with others where the kernel can.
@@ -147,6 +165,14 @@ impl<P: Poll> Napi<P> {
                 WEIGHT as c_int,
             )
         };
+        if !P::GATHERS {
+            // The user writes both at any time, and adding it has copied what was written so far.
+            // SAFETY: aligned words of an initialised instance, which are written whole.
+            unsafe {
+                (&raw mut (*napi.napi.get()).defer_hard_irqs).write_volatile(0);
+                (&raw mut (*napi.napi.get()).gro_flush_timeout).write_volatile(0);
+            }
+        }
         // SAFETY: zeroed and pinned memory, which stays until `Drop` has shut the timer down.
         unsafe { bindings::ipoib_h_timer_setup(napi.timer.get(), Some(Self::expired)) };
         Ok(napi)

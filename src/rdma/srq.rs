@@ -27,7 +27,7 @@ use super::{
     wc::{Wc, WrTag},
 };
 use crate::{
-    base::buf::PagedBuffer,
+    base::buf::{Message, PagedBuffer},
     sys::{bindings as sys, compat::unsupported},
 };
 
@@ -43,43 +43,111 @@ type PostSrqRecv = unsafe extern "C" fn(
     *mut *const sys::ib_recv_wr,
 ) -> c_int;
 
-/// A lent buffer.
+/// A buffer that is lent, or has come back.
 ///
 /// # Invariants
 ///
-/// If `buffer` is there, its regions are mapped at `addrs` for the hardware to write.
+/// If `buffer` is there, it has `regions` regions, which is at most [`REGIONS`]. Those from number `open` on are mapped
+/// for the hardware to write, as their entries in `sges` say; the others are not mapped. While it is lent, `open` is 0.
 struct Slot<B> {
     buffer: Option<B>,
+    regions: usize,
+    open: usize,
     uses: u32,
-    addrs: [u64; REGIONS],
+    sges: [sys::ib_sge; REGIONS],
 }
 
 impl<B: PagedBuffer> Slot<B> {
+    fn new() -> Self {
+        Self {
+            buffer: None,
+            regions: 0,
+            open: 0,
+            uses: 0,
+            sges: core::array::from_fn(|_| sys::ib_sge::default()),
+        }
+    }
+
+    /// Unmaps the regions that the first `octets` octets lie in.
+    ///
+    /// # Safety
+    ///
+    /// `dma` must be what the buffer was mapped with, and the hardware must be done with it.
+    unsafe fn open(&mut self, dma: DmaDevice, octets: usize) {
+        let mut reached = 0_usize;
+        for (i, sge) in self.sges.iter().enumerate().take(self.regions) {
+            if reached >= octets {
+                break;
+            }
+            let len = sge.length as usize;
+            reached = reached.saturating_add(len);
+            if i < self.open {
+                continue;
+            }
+            // SAFETY: By the safety requirements, and mapped by the type invariants.
+            unsafe { dma.unmap(sge.addr, len, Direction::FromDevice) };
+            // INVARIANT: One more that is not mapped.
+            self.open = i + 1;
+        }
+    }
+
     /// Takes the buffer back.
     ///
     /// # Safety
     ///
-    /// `dma` must be what it was mapped with, and the hardware must be done with it.
+    /// As for [`Slot::open`].
     unsafe fn take(&mut self, dma: DmaDevice) -> Option<B> {
-        let buffer = self.buffer.take()?;
-        // SAFETY: By the safety requirements and the type invariants.
-        unsafe { unmap(dma, &buffer, &self.addrs) };
-        Some(buffer)
-    }
-}
-
-/// Undoes the mapping of as many regions of `buffer` as there are `addrs`.
-///
-/// # Safety
-///
-/// They must be mapped there, and the hardware must be done with them.
-unsafe fn unmap<B: PagedBuffer>(dma: DmaDevice, buffer: &B, addrs: &[u64]) {
-    for (i, addr) in addrs.iter().enumerate() {
-        let Some((_, len)) = buffer.region(i) else {
-            break;
-        };
         // SAFETY: By the safety requirements.
-        unsafe { dma.unmap(*addr, len, Direction::FromDevice) };
+        unsafe { self.open(dma, usize::MAX) };
+        self.buffer.take()
+    }
+
+    /// Puts a buffer in, of which nothing is mapped yet. The slot must have none.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if it has no regions, or more than `most` or [`REGIONS`]; then it is dropped.
+    fn put(&mut self, buffer: B, lkey: u32, most: usize) -> Result {
+        let mut regions = 0;
+        for (i, sge) in self.sges.iter_mut().enumerate() {
+            let Some((_, len)) = buffer.region(i) else {
+                break;
+            };
+            sge.length = u32::try_from(len).map_err(|_| EINVAL)?;
+            sge.lkey = lkey;
+            regions = i + 1;
+        }
+        if regions == 0 || regions > most || buffer.region(regions).is_some() {
+            return Err(EINVAL);
+        }
+        // INVARIANT: Counted, and none is mapped.
+        self.regions = regions;
+        self.open = regions;
+        self.buffer = Some(buffer);
+        Ok(())
+    }
+
+    /// Maps the regions that are not.
+    ///
+    /// # Errors
+    ///
+    /// `ENOMEM` if one cannot be mapped, `EINVAL` if there is no buffer.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Slot::open`]; the buffer must stay in the slot until it is unmapped.
+    unsafe fn map(&mut self, dma: DmaDevice) -> Result {
+        let buffer = self.buffer.as_ref().ok_or(EINVAL)?;
+        // Backwards, so that what is mapped is always the end.
+        for (i, sge) in self.sges.iter_mut().enumerate().take(self.open).rev() {
+            let (ptr, len) = buffer.region(i).ok_or(EINVAL)?;
+            // SAFETY: By the contract of `PagedBuffer` the memory is valid and exclusive as long as the buffer, which
+            // stays in its slot until it is unmapped; the length never changes.
+            sge.addr = unsafe { dma.map(ptr, len, Direction::FromDevice) }?;
+            // INVARIANT: One more that is mapped.
+            self.open = i;
+        }
+        Ok(())
     }
 }
 
@@ -243,12 +311,9 @@ impl<B: PagedBuffer> Lender<B> {
         let dma = DmaDevice::new(device)?;
         let mut array = KVVec::with_capacity(slots.into(), GFP_KERNEL)?;
         for _ in 0..slots {
-            let slot = Slot {
-                buffer: None,
-                uses: 0,
-                addrs: [0; REGIONS],
-            };
-            array.push_within_capacity(slot).map_err(|_| ENOMEM)?;
+            array
+                .push_within_capacity(Slot::new())
+                .map_err(|_| ENOMEM)?;
         }
         let kept = Slots {
             slots: UnsafeCell::new(array),
@@ -307,65 +372,50 @@ impl<B: PagedBuffer> Lender<B> {
     ///
     /// # Errors
     ///
-    /// With the buffer: `ENOSPC` if there is no slot, `EINVAL` if it has too many regions, `ENOMEM`
-    /// if it cannot be mapped, what the device says.
-    pub(crate) fn push(&mut self, buffer: B) -> Result<(), (Error, B)> {
-        let Some(index) = self.free.pop() else {
-            return Err((ENOSPC, buffer));
-        };
-        let pushed = self.post_at(index, buffer);
-        if pushed.is_err() {
-            // INVARIANT: The slot stays without a buffer. There is room, as one was just popped.
-            let _ = self.free.push_within_capacity(index);
-        }
-        pushed
+    /// Then the buffer is dropped. `ENOSPC` if there is no slot, `EINVAL` if it has too many regions, `ENOMEM` if it
+    /// cannot be mapped, what the device says.
+    pub(crate) fn push(&mut self, buffer: B) -> Result {
+        let index = self.free.pop().ok_or(ENOSPC)?;
+        let (lkey, most) = (self.lkey, self.regions);
+        let put = self
+            .slot(index)
+            .ok_or(EINVAL)
+            .and_then(|slot| slot.put(buffer, lkey, most));
+        put.and_then(|()| self.post_at(index))
+            .inspect_err(|_| self.vacate(index))
     }
 
-    fn post_at(&mut self, index: u16, buffer: B) -> Result<(), (Error, B)> {
-        let (dma, lkey, regions) = (self.dma, self.lkey, self.regions);
-        let tag = self.tag;
+    /// Empties a slot with a buffer that the hardware does not have.
+    fn vacate(&mut self, index: u16) {
+        let dma = self.dma;
+        if let Some(slot) = self.slot(index) {
+            // SAFETY: Not lent: it has come back, or was refused.
+            drop(unsafe { slot.take(dma) });
+            // INVARIANT: The slot has no buffer any more; it was not in the list, so there is room.
+            let _ = self.free.push_within_capacity(index);
+        }
+    }
+
+    /// Maps and posts the buffer of a slot, which must not be lent.
+    fn post_at(&mut self, index: u16) -> Result {
+        let (dma, tag) = (self.dma, self.tag);
         if index >= self.count {
-            return Err((EINVAL, buffer));
+            return Err(EINVAL);
         }
         // SAFETY: By the type invariants and the check this is a slot, and only we access it.
         let slot = unsafe { &mut *self.slots.as_ptr().add(index.into()) };
-        let mut sges: [sys::ib_sge; REGIONS] = core::array::from_fn(|_| sys::ib_sge::default());
-        let mut used = 0;
-        while let Some((ptr, len)) = buffer.region(used) {
-            let place = sges.get_mut(used).zip(slot.addrs.get_mut(used));
-            let mapped = match (place, u32::try_from(len)) {
-                (Some(place), Ok(length)) if used < regions => {
-                    // SAFETY: By the contract of `PagedBuffer` the memory is valid and exclusive as
-                    // long as the buffer, which stays in its slot until it is unmapped.
-                    unsafe { dma.map(ptr, len, Direction::FromDevice) }
-                        .map(|addr| (place, addr, length))
-                }
-                _ => Err(EINVAL),
-            };
-            match mapped {
-                Ok(((sge, place), addr, length)) => {
-                    *place = addr;
-                    *sge = sys::ib_sge { addr, length, lkey };
-                    used += 1;
-                }
-                Err(e) => {
-                    let done = slot.addrs.get(..used).unwrap_or(&[]);
-                    // SAFETY: Mapped above, and the hardware was not told.
-                    unsafe { unmap(dma, &buffer, done) };
-                    return Err((e, buffer));
-                }
-            }
-        }
+        // SAFETY: `dma` is what all buffers here are mapped with; this one is not lent, and stays until it has come back
+        // or the queue is gone.
+        unsafe { slot.map(dma) }?;
         slot.uses = slot.uses.wrapping_add(1);
         let seq = u64::from(slot.uses) << SLOT_BITS | u64::from(index);
         let mut wr = sys::ib_recv_wr {
-            sg_list: sges.as_mut_ptr(),
-            num_sge: used as i32,
+            sg_list: slot.sges.as_mut_ptr(),
+            num_sge: slot.regions as i32,
             ..Default::default()
         };
         wr.__bindgen_anon_1.wr_id = tag.wr_id(seq);
-        slot.buffer = Some(buffer);
-        let posted = match &self.taker {
+        match &self.taker {
             Taker::Shared(srq, post) => {
                 let mut bad = core::ptr::null();
                 // SAFETY: The queue is valid, the method is its device's own, the request is valid, and its
@@ -374,36 +424,71 @@ impl<B: PagedBuffer> Lender<B> {
             }
             // SAFETY: As above.
             Taker::Own(qp) => unsafe { qp.post_recv(&wr) }.0,
-        };
-        match posted {
-            Ok(()) => Ok(()),
-            // SAFETY: The hardware did not take the request.
-            Err(e) => match unsafe { slot.take(dma) } {
-                Some(buffer) => Err((e, buffer)),
-                None => Ok(()),
-            },
         }
     }
 
-    /// Takes back the buffer that `wc` completes, filled or, if the status is an error, not. `None` if
-    /// `wc` is not a completion of a buffer that is lent.
-    pub(crate) fn complete(&mut self, wc: &Wc) -> Option<B> {
+    /// The buffer that `wc` completes, filled or, if the status is an error, not. `None` if `wc` is not a
+    /// completion of a buffer that is lent.
+    pub(crate) fn complete(&mut self, wc: &Wc) -> Option<Returned<'_, B>> {
         let seq = self.tag.seq(wc)?;
         let index = (seq & ((1 << SLOT_BITS) - 1)) as u16;
-        let dma = self.dma;
         let slot = self.slot(index)?;
-        if u64::from(slot.uses) != seq >> SLOT_BITS {
+        if slot.buffer.is_none() || u64::from(slot.uses) != seq >> SLOT_BITS {
             return None;
         }
-        // SAFETY: The hardware has completed this very use of the slot.
-        let buffer = unsafe { slot.take(dma) }?;
-        // INVARIANT: The slot has no buffer any more; it was not in the list, so there is room.
-        let _ = self.free.push_within_capacity(index);
-        Some(buffer)
+        // A second completion of this use would be none of a lent buffer.
+        slot.uses = slot.uses.wrapping_add(1);
+        // INVARIANT: The hardware has completed this very use of the slot.
+        Some(Returned {
+            lender: self,
+            index,
+        })
     }
 
     /// Buffers that are lent.
     pub(crate) fn lent(&self) -> usize {
         usize::from(self.count).saturating_sub(self.free.len())
+    }
+}
+
+/// A buffer that has come back, still in its slot. It is freed when this is dropped, unless it is lent again.
+///
+/// # Invariants
+///
+/// The slot `index` of `lender` has a buffer, and the hardware is done with it.
+pub(crate) struct Returned<'a, B: PagedBuffer + 'static> {
+    lender: &'a mut Lender<B>,
+    index: u16,
+}
+
+impl<B: PagedBuffer> Returned<'_, B> {
+    /// What is in the buffer: `octets` as the completion says. `None`: there is no buffer, which does not happen.
+    pub(crate) fn message(&mut self, octets: usize) -> Option<Message<'_, B>> {
+        let dma = self.lender.dma;
+        let slot = self.lender.slot(self.index)?;
+        // SAFETY: What all buffers here are mapped with; done by the type invariants.
+        unsafe { slot.open(dma, octets) };
+        // SAFETY: Done by the type invariants, the regions were just unmapped, and nothing is mapped while the buffer
+        // is borrowed.
+        Some(unsafe { Message::new(slot.buffer.as_mut()?, octets) })
+    }
+
+    /// Lends the buffer again.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Lender::push`]; then it is freed.
+    pub(crate) fn lend(self) -> Result {
+        // From here on it is the hardware's, or freed at once.
+        let mut this = ManuallyDrop::new(self);
+        let index = this.index;
+        let lender = &mut *this.lender;
+        lender.post_at(index).inspect_err(|_| lender.vacate(index))
+    }
+}
+
+impl<B: PagedBuffer + 'static> Drop for Returned<'_, B> {
+    fn drop(&mut self) {
+        self.lender.vacate(self.index);
     }
 }

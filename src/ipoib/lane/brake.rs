@@ -13,7 +13,11 @@ use kernel::sync::atomic::{
 };
 
 use crate::{
-    base::flags::Flags,
+    base::{
+        atomic::Word,
+        flags::Flags,
+        smp_mb, //
+    },
     net::{
         device::Device,
         txq::{
@@ -68,9 +72,9 @@ impl Brake {
 
     /// Lets all stopped queues go on, if there is room. To be called after room has been made.
     pub(super) fn release(&self, dev: &Device, room: impl FnOnce() -> bool) {
-        // Fully ordered: either we see the bit, or its setter sees the room.
-        let stopped = self.stopped.cmpxchg(0, 0, Full).is_err();
-        if !stopped && self.jammed.get() == 0 || !room() {
+        // Either we see the bit, or its setter sees the room.
+        smp_mb();
+        if self.stopped.get() == 0 && self.jammed.get() == 0 || !room() {
             return;
         }
         self.jammed.clear(1);

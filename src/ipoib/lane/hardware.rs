@@ -25,7 +25,8 @@ use crate::{
     net::{
         bigbuf,
         device::Device,
-        napi::Napi, //
+        napi::Napi,
+        pages::Pages, //
     },
     rdma::{
         CompletionHandler,
@@ -49,6 +50,9 @@ const MAX_OWN_ENDS: usize = 128;
 /// The most sends that may be under way on a connection: each may be of 64 KiB, and each costs some
 /// hundred octets here and in the device for every peer.
 const SEND_SLOTS: u32 = 32;
+
+/// Pages of received messages that are waited for to be used again: those of 16 messages.
+const KEPT_PAGES: usize = 256;
 
 /// The verbs objects that all connections of an interface share, and their sizes.
 pub(crate) struct LaneHardware {
@@ -112,7 +116,7 @@ impl LaneHardware {
             recv_sge: 0,
         };
         let lane = Arc::new(
-            Lane::new(dev, credits, sizes.send_sge as usize)?,
+            Lane::new(dev, credits, sizes.send_wr, sizes.send_sge as usize)?,
             GFP_KERNEL,
         )?;
         let receives = if shared {
@@ -169,7 +173,12 @@ impl LaneHardware {
         let entries = (buffers * 2).min(device.attrs().max_cqe);
         let (recv_cq, recv_poller) = Cq::create(device, entries, vector, kick)
             .inspect_err(|e| complain(device, "receive completion queue", *e))?;
-        lane.equip(iface, dev, (send_poller, recv_poller));
+        lane.equip(
+            iface,
+            dev,
+            (send_poller, recv_poller),
+            Pages::new(KEPT_PAGES)?,
+        );
         Ok((send_cq, recv_cq))
     }
 

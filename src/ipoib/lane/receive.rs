@@ -3,10 +3,7 @@
 //! The poll's receiving half.
 
 use kernel::sync::{
-    atomic::{
-        Full,
-        Relaxed, //
-    },
+    atomic::Full,
     Arc, //
 };
 
@@ -21,6 +18,7 @@ use super::{
     BATCH, //
 };
 use crate::{
+    base::atomic::Word,
     net::{
         bigbuf::BigBuf,
         napi::Context, //
@@ -31,6 +29,9 @@ use crate::{
         rx::RxDrop, //
     },
 };
+
+/// Two messages that are longer than this are not put together by GRO: the packet would be too long.
+const MERGED: usize = 32 * 1024;
 
 /// Buffers that are lent to one receive queue.
 pub(super) struct Receives {
@@ -52,7 +53,7 @@ impl Inner {
             };
             let n = self.recv_cq.poll(wcs);
             for i in 0..n {
-                self.received(cx, i);
+                self.received(cx, i, n == 1);
             }
             done += n;
             if n < room {
@@ -66,15 +67,17 @@ impl Inner {
         done
     }
 
-    fn received(&mut self, cx: &mut Context<'_>, i: usize) {
+    /// Handles the receive completion in slot `i` of the batch. `alone`: there is no other, so that GRO has nothing to do.
+    fn received(&mut self, cx: &mut Context<'_>, i: usize, alone: bool) {
         let stats = &self.shared.stats;
         let Some(wc) = self.wcs.get(i) else {
             return;
         };
-        let recvs = self.recvs.get_mut(&wc.tag());
-        let Some((recvs, mut buf)) =
-            recvs.and_then(|recvs| recvs.lender.complete(wc).map(|buf| (recvs, buf)))
-        else {
+        let recvs = self.recvs.get_mut(&wc.tag()).and_then(|recvs| {
+            let back = recvs.lender.complete(wc)?;
+            Some((back, &mut recvs.target, &recvs.ear))
+        });
+        let Some((mut back, target, ear)) = recvs else {
             // What is flushed may be of an end that has gone.
             if !wc.status().is_flushed() {
                 stats.rx_drop(RxDrop::BadCompletion);
@@ -82,10 +85,10 @@ impl Inner {
             return;
         };
         if !wc.status().is_success() {
-            if let Some(ear) = &recvs.ear {
+            if let Some(ear) = ear {
                 // Its queue pair is in the error state and gives back at once what it gets. That is all that is ever
                 // heard of it: the peer, which may have nothing to send for long, must be told.
-                recvs.target = 0;
+                *target = 0;
                 ear.fail();
             }
             if !wc.status().is_flushed() {
@@ -95,26 +98,35 @@ impl Inner {
         } else {
             if let Some(mark) = self.shared.mark(wc.qp_key()) {
                 let now = now_secs();
-                if mark.load(Relaxed) != now {
-                    mark.store(now, Relaxed);
+                if mark.get() != now {
+                    mark.put(now);
                 }
             }
             let len = wc.byte_len() as usize;
-            match check(buf.start(), len) {
-                Ok(ethertype) => match buf.take(&self.dev, len, ethertype.0, 0) {
-                    Some(skb) => {
-                        stats.rx_packets.add(1);
-                        stats.rx_bytes.add((len - encap::LEN) as u64);
-                        cx.receive(skb);
+            let message = back.message(len);
+            match message.map(|message| (check(message.start(), len), message)) {
+                Some((Ok(ethertype), message)) => {
+                    let pages = &mut self.pages;
+                    match BigBuf::take(cx, message, &self.dev, ethertype.0, 0, pages) {
+                        Some(skb) => {
+                            stats.rx_packets.add(1);
+                            stats.rx_bytes.add((len - encap::LEN) as u64);
+                            if alone || len > MERGED {
+                                cx.receive_alone(skb);
+                            } else {
+                                cx.receive(skb);
+                            }
+                        }
+                        None => stats.rx_drop(RxDrop::NoMemory),
                     }
-                    None => stats.rx_drop(RxDrop::NoMemory),
-                },
-                Err(reason) => stats.rx_drop(reason),
+                }
+                Some((Err(reason), _)) => stats.rx_drop(reason),
+                None => stats.rx_drop(RxDrop::BadCompletion),
             }
         }
         // Lost only if it cannot be mapped any more; `refill` makes another.
-        if recvs.target != 0 {
-            self.short |= recvs.lender.push(buf).is_err();
+        if *target != 0 {
+            self.short |= back.lend().is_err();
         }
     }
 

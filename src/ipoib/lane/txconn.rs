@@ -7,6 +7,7 @@ use kernel::{
     sync::{
         atomic::{
             Atomic,
+            Full,
             Relaxed, //
         },
         Arc, //
@@ -20,6 +21,7 @@ use super::{
 };
 use crate::{
     base::{
+        atomic::Word,
         lock::{
             new_spinlock_bh,
             SpinLockBh, //
@@ -109,7 +111,8 @@ impl TxConn {
             return Err(TxDrop::Flushed);
         };
         let shared = &lane.shared;
-        if shared.credits.fetch_sub(1, Relaxed) <= 0 {
+        // Fully ordered: see `Lane::posted`.
+        if shared.credits.fetch_sub(1, Full) <= 0 {
             shared.credits.fetch_add(1, Relaxed);
             self.brake(lane, &shared.brake, ops, index, || shared.roomy());
             return Err(TxDrop::QueueFull);
@@ -141,9 +144,10 @@ impl TxConn {
         if self.ring.must_stop(free) {
             self.brake(lane, &self.brake, ops, index, || self.roomy());
         }
-        if shared.credits.load(Relaxed) <= 0 {
+        if shared.credits.get() <= 0 {
             self.brake(lane, &shared.brake, ops, index, || shared.roomy());
         }
+        lane.posted();
         Ok(())
     }
 

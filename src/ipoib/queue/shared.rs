@@ -2,23 +2,17 @@
 
 //! What both ends of a queue and the worker know of it.
 
-use kernel::sync::{
-    atomic::Atomic,
-    Arc, //
-};
+use kernel::sync::Arc;
 
 use super::super::{
     interface::Interface,
     rx,
     stats::QueueStats,
+    waking::Waking,
     worker, //
 };
 use crate::{
-    base::{
-        atomic::Word,
-        flags::Flags,
-        smp_mb, //
-    },
+    base::flags::Flags,
     control::{
         health::{
             Concern,
@@ -40,8 +34,7 @@ pub(crate) struct Shared {
     pub(crate) ring: Ring,
     /// A [`Health`].
     health: Flags,
-    /// Not 0: the device tells of the next send that completes.
-    waking: Atomic<u32>,
+    pub(crate) waking: Waking,
 }
 
 impl Shared {
@@ -52,33 +45,12 @@ impl Shared {
             stats: QueueStats::default(),
             ring: Ring::new(slots, STOP_BELOW),
             health: Flags::new(),
-            waking: Atomic::new(0),
+            waking: Waking::new(),
         }
     }
 
     /// From so many unfinished sends on, the device is asked to tell when one has completed.
     pub(crate) const LAZY: usize = 32;
-    /// The longest time, in milliseconds, that a packet stays after it was sent.
-    pub(super) const STAY_MS: u64 = 8;
-
-    /// Notes whether the device tells of the next send that completes. The poll only.
-    #[inline]
-    pub(crate) fn set_waking(&self, on: bool) {
-        if on {
-            self.waking.put(1);
-        } else if self.waking.get() != 0 {
-            self.waking.put(0);
-            // Pairs with the barrier of a post: either the transmitter sees this, or the poll sees what it has posted
-            // or stopped.
-            smp_mb();
-        }
-    }
-
-    /// Whether the device tells of the next send that completes. Any context.
-    #[inline]
-    pub(super) fn is_waking(&self) -> bool {
-        self.waking.get() != 0
-    }
 
     /// Whether the queue pair takes posts. Any context.
     #[inline]
