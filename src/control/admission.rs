@@ -21,8 +21,8 @@ const PAUSE: backoff::Config = backoff::Config::new(1000, 8000);
 /// as long as the answer took, then twice as long each time, but not longer than this many times.
 const GAP_TIMES: u64 = 4;
 
-/// Joins that an interface has out at the same time, besides the broadcast group's: what its queries leave of the 16
-/// requests for which there is room below ([`QueryCap::SA_LIMIT`]). Thousands of groups can be sent to at once, and
+/// Joins that an interface has out at the same time, besides the broadcast group's: with its queries
+/// ([`QueryCap::SA_LIMIT`]) 16 requests, so that eight interfaces of a port find room below. Thousands of groups can be sent to at once, and
 /// when all of them were asked for at once no query would get through, and most joins would be given up as unanswered
 /// long before their turn.
 pub const JOIN_LIMIT: usize = 3;
@@ -98,7 +98,7 @@ impl QueryCap {
     /// The limit where answers come from the peers themselves and nobody is asked twice.
     pub const DEFAULT_LIMIT: u32 = 64;
 
-    /// The limit for a subnet administrator. The MAD layer lets 16 requests out at a time for all users of a port
+    /// The limit for a subnet administrator. The MAD layer lets 128 requests out at a time for all users of a port
     /// together (`drivers/infiniband/core/mad.c`, as of 6.14); joins must not wait behind our queries.
     pub const SA_LIMIT: u32 = 12;
 

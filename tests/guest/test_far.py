@@ -195,7 +195,7 @@ def test_everybody_at_once_ipv6(a):
 
 
 def test_the_in_tree_driver(a, c):
-    """For comparison: no judgement."""
+    """For comparison: it is the simulator's model of it that is judged."""
     a.set_link("down")
     far.room_for_neighbours(c)
     c.set_link("up")
@@ -208,14 +208,15 @@ def test_the_in_tree_driver(a, c):
     resolved, simulated, _ = far.predicted("in-tree, as of 6.14")
     far.say(f"ib_ipoib, IPv4, SA {RATE}/s: {done} peers in 120 s, the last after {seconds:.1f} s, "
             f"{total['paths'] / max(1, done):.2f} path queries for each; SA {total}")
-    far.say(f"simulator of its policy: {resolved} peers in 600 s, {simulated} for each")
+    far.say(f"simulator of its policy: {resolved} peers in 120 s, {simulated} for each")
     peers.close()
     c.set_link("down")
     vibfab.ctl("sa clear")
     net.wait_until("an empty queue", lambda: vibfab.sa()["queued"] == 0, seconds=300)
     a.set_link("up")
     c.set_link("up")
-    assert total["paths"] > 0
+    assert 0.75 <= done / resolved <= 1.25
+    assert 0.75 <= total["paths"] / done / simulated <= 1.25
 
 
 class Message(ctypes.Structure):

@@ -4,7 +4,7 @@
 //! requests in flight, and the multicast layer that counts memberships (MC-9).
 //!
 //! Both follow what is known of `drivers/infiniband/core`: a request is sent once and repeated ten times at even
-//! distances; an error answer does not say whether it was BUSY; a membership is asked for only once a port and
+//! distances, or, while others wait to be sent, when its turn comes after theirs; an error answer does not say whether it was BUSY; a membership is asked for only once a port and
 //! left with its last user; PORT_ERR, LID_CHANGE and CLIENT_REREGISTER void all of them without a message; a join
 //! that is given up runs on until it is answered. After each of these events, and some others, the address handle of
 //! the subnet manager is made anew, and until that is done nothing can be sent.
@@ -15,8 +15,9 @@ use ipoib_host::control::join::Params;
 
 use crate::engine::{Ask, Ev, Io, Mad, Micros, Reply};
 
-/// Requests of one port in flight (16 of a receive queue of 512).
-pub const FLOW: usize = 16;
+/// Requests of one port in flight: a quarter of the receive queue of 512, since the core's own users of the subnet
+/// administrator share an agent that is registered for no class.
+pub const FLOW: usize = 128;
 /// First attempt and repetitions.
 pub const TRIES: u32 = 11;
 /// Time between the tries of a path query (SA-2).
@@ -61,6 +62,8 @@ struct Request {
     interval: Micros,
     /// Times sent.
     sent: u32,
+    /// Whether it waits for its turn to be sent, or sent again.
+    queued: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,6 +180,7 @@ impl Port {
             owner,
             interval,
             sent: 0,
+            queued: true,
         };
         self.requests.insert(tid, request);
         if self.flying < self.flow {
@@ -191,6 +195,7 @@ impl Port {
     fn send(&mut self, io: &mut Io, tid: u64) {
         if let Some(request) = self.requests.get_mut(&tid) {
             request.sent += 1;
+            request.queued = false;
             let (node, ask) = (self.node, request.ask);
             io.after(request.interval, Ev::MadTimer(node, tid, request.sent));
             io.send(Ev::Request(Mad { node, tid, ask }));
@@ -199,7 +204,7 @@ impl Port {
 
     fn remove(&mut self, io: &mut Io, tid: u64) -> Option<Request> {
         let request = self.requests.remove(&tid)?;
-        if request.sent == 0 {
+        if request.queued {
             self.backlog.retain(|&one| one != tid);
         } else if let Some(next) = self.backlog.pop_front() {
             self.send(io, next);
@@ -211,14 +216,22 @@ impl Port {
 
     /// The time for an answer to try `sent` is over.
     pub fn timer(&mut self, io: &mut Io, tid: u64, sent: u32) {
-        let Some(request) = self.requests.get(&tid) else {
+        let Some(request) = self.requests.get_mut(&tid) else {
             return;
         };
-        if request.sent != sent {
+        if request.sent != sent || request.queued {
             return;
         }
         if sent < TRIES {
-            self.send(io, tid);
+            // Whoever waits for the first try goes before the next try of this one. An answer that comes while it
+            // waits is taken.
+            if let Some(next) = self.backlog.pop_front() {
+                request.queued = true;
+                self.backlog.push_back(tid);
+                self.send(io, next);
+            } else {
+                self.send(io, tid);
+            }
         } else if let Some(request) = self.remove(io, tid) {
             self.done(io, request, None);
         }
