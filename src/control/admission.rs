@@ -22,9 +22,9 @@ const PAUSE: backoff::Config = backoff::Config::new(1000, 8000);
 const GAP_TIMES: u64 = 4;
 
 /// Joins that an interface has out at the same time, besides the broadcast group's: with its queries
-/// ([`QueryCap::SA_LIMIT`]) 16 requests, so that eight interfaces of a port find room below. Thousands of groups can be sent to at once, and
-/// when all of them were asked for at once no query would get through, and most joins would be given up as unanswered
-/// long before their turn.
+/// ([`QueryCap::SA_LIMIT`]) 16 requests, so that eight interfaces of a port find room below. Thousands of groups can be
+/// sent to at once, and when all of them were asked for at once no query would get through, and most joins would be given
+/// up as unanswered long before their turn.
 pub const JOIN_LIMIT: usize = 3;
 
 /// On whose behalf a path is asked for.

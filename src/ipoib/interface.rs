@@ -545,11 +545,11 @@ impl Interface {
         }
     }
 
-    /// Tells the data path who we are, unless it knows. Control lock held.
+    /// Tells the data path who we are and what every frame must obey, unless it knows. Control lock held.
     ///
     /// # Errors
     ///
-    /// `ENOMEM`; then nothing has changed.
+    /// `ENOMEM`; then the data path goes on as before.
     pub(crate) fn publish_identity(
         &self,
         seen: &Seen,

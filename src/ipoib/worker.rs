@@ -27,7 +27,6 @@ use crate::{
     control::{
         self,
         ageing::Ageing,
-        join,
         reason::TxDrop,
         room::{
             self,
@@ -395,7 +394,11 @@ pub(super) fn settle(
     if params == running.broadcast {
         // The port may be another all the same.
         if let Some(params) = params {
-            if publish_identity(cx, seen, port, &params).is_err() {
+            if cx
+                .iface
+                .publish_identity(seen, &params, port.group_limit())
+                .is_err()
+            {
                 cx.iface.retry(SETTLE);
             }
         }
@@ -416,7 +419,11 @@ pub(super) fn settle(
     let mut next = *port;
     let actions = next.step(event);
     if let Some(params) = params {
-        if publish_identity(cx, seen, &next, &params).is_err() {
+        if cx
+            .iface
+            .publish_identity(seen, &params, next.group_limit())
+            .is_err()
+        {
             // As if the group were not joined yet: nothing can be received before.
             cx.iface.retry(SETTLE);
             return;
@@ -429,20 +436,6 @@ pub(super) fn settle(
     if params.is_some() {
         running.groups.broadcast_joined(cx);
     }
-}
-
-/// Tells the data path who we are and what every frame must obey.
-///
-/// # Errors
-///
-/// `ENOMEM`; then the data path goes on as before.
-fn publish_identity(
-    cx: &Cx<'_>,
-    seen: &Seen,
-    port: &control::port::Port,
-    params: &join::Params,
-) -> Result {
-    cx.iface.publish_identity(seen, params, port.group_limit())
 }
 
 /// Ends everything that a running interface has at the fabric; nothing is left in use afterwards.

@@ -205,21 +205,18 @@ int vib_cmd_hca(struct vib_cmd *c)
 {
 	bool quiet = vib_cmd_flag(c, "noevent");
 	struct vib_hca *hca;
-	u32 index, qpn = 0;
+	u64 qpn = 0;
 	int err = 0;
+	u32 index;
 
 	if (c->n < 3 || vib_hca_of(c->w[1], &index))
 		return -EINVAL;
-	if (c->n == 4) {
-		err = strcmp(c->w[2], "qpn") ? -EINVAL :
-					       kstrtou32(c->w[3], 0, &qpn);
-		if (err)
-			return err;
-		if (qpn < VIB_QPN_MIN || qpn > VIB_QPN_MAX)
+	if (!strcmp(c->w[2], "qpn")) {
+		if (vib_cmd_u64(c, 3, VIB_QPN_MAX, &qpn) || qpn < VIB_QPN_MIN)
 			return -EINVAL;
-	} else if (c->n != 3) {
-		return -EINVAL;
 	}
+	if (c->n != (qpn ? 4 : 3))
+		return -EINVAL;
 	if (!strcmp(c->w[2], "remove"))
 		return vib_hca_unplug(index);
 	if (!strcmp(c->w[2], "add"))

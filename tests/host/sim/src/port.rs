@@ -4,10 +4,11 @@
 //! requests in flight, and the multicast layer that counts memberships (MC-9).
 //!
 //! Both follow what is known of `drivers/infiniband/core`: a request is sent once and repeated ten times at even
-//! distances, or, while others wait to be sent, when its turn comes after theirs; an error answer does not say whether it was BUSY; a membership is asked for only once a port and
-//! left with its last user; PORT_ERR, LID_CHANGE and CLIENT_REREGISTER void all of them without a message; a join
-//! that is given up runs on until it is answered. After each of these events, and some others, the address handle of
-//! the subnet manager is made anew, and until that is done nothing can be sent.
+//! distances, or, while others wait to be sent, when its turn comes after theirs; an error answer does not say whether
+//! it was BUSY; a membership is asked for only once a port and left with its last user; PORT_ERR, LID_CHANGE and
+//! CLIENT_REREGISTER void all of them without a message; a join that is given up runs on until it is answered. After
+//! each of these events, and some others, the address handle of the subnet manager is made anew, and until that is done
+//! nothing can be sent.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -219,7 +220,7 @@ impl Port {
         let Some(request) = self.requests.get_mut(&tid) else {
             return;
         };
-        if request.sent != sent || request.queued {
+        if request.sent != sent {
             return;
         }
         if sent < TRIES {

@@ -91,8 +91,8 @@ fn ten_thousand_peers_are_resolved_with_few_requests() {
     );
 }
 
-/// The model of what is below the drivers is right where it matters most for the in-tree driver, which the same in a guest
-/// has shown: 8054 peers in 120 s, 1233 requests a second.
+/// The model of what is below the drivers is right where it matters most for the in-tree driver, which the same in a
+/// guest has shown: 8054 peers in 120 s, 1233 requests a second.
 #[test]
 fn the_model_of_the_in_tree_driver_does_as_it_does() {
     let driver = Driver::InTree { flow: FLOW };
