@@ -171,6 +171,8 @@ def test_all_queues_meet_a_fresh_peer(a, b):
             a.run("ip", "neigh", "replace", b.ip4, "lladdr", b.hwaddr, "dev", a.iface, "nud", "permanent")
             assert server.run(a, 8, 5000) == "8 flows ok"
             a.run("ip", "neigh", "del", b.ip4, "dev", a.iface)
+
+
 def test_bond_and_mode(a, b):
     """B42: the MTU of a bond can be that of connected mode when its ports are in it; a port that leaves the mode has
     its own MTU at once, and what is too long for it is answered with that."""
@@ -208,5 +210,3 @@ def test_bond_and_mode(a, b):
     finally:
         b.run("sh", "-c", f"echo datagram >/sys/class/net/{b.iface}/mode")
         a.set_link("mtu", datagram)
-
-

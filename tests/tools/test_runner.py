@@ -3,6 +3,7 @@
 import pathlib
 import subprocess
 import sys
+import types
 import time
 
 import pytest
@@ -92,6 +93,7 @@ def test_stuck_boot(tmp_path, monkeypatch, capsys, boots, status):
     monkeypatch.setattr(runner, "headers", lambda fabric: {})
     monkeypatch.setattr(runner, "new_job", lambda opts: tmp_path)
     monkeypatch.setattr(runner, "SRC", tmp_path)
+    monkeypatch.setattr(runner.kernels, "Kernel", lambda: types.SimpleNamespace(is_uml=False))
     monkeypatch.setenv("IPOIB_SRC", str(tmp_path))
     for name in ("find_script", "check_script", "write_job", "cache_dir"):
         monkeypatch.setattr(runner, name, lambda *_: None)
