@@ -3,8 +3,8 @@
 import pathlib
 import subprocess
 import sys
-import types
 import time
+import types
 
 import pytest
 
