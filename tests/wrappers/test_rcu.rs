@@ -31,6 +31,14 @@ fn count(table: &RcuHash<Token>) -> usize {
     n
 }
 
+/// Waits until a removed chain of `links` entries is gone. Each holds a reference on the next, so
+/// that they go one after the other, each by a callback that is queued when the one before is freed.
+fn wait_for_chain(links: u32) {
+    for _ in 0..links {
+        rcu_barrier();
+    }
+}
+
 /// Inserts `number`, with `hash` for its chain; says which token is there now.
 fn insert(
     table: &RcuHash<Token>,
@@ -172,7 +180,7 @@ mod hash_tests {
         rcu_barrier();
         assert_eq!(tally.dropped(), 17);
         drop(table);
-        rcu_barrier();
+        wait_for_chain(25);
         assert_eq!(tally.dropped(), 50);
         Ok(())
     }
@@ -210,10 +218,7 @@ mod hash_tests {
         assert_eq!((seen, removed), (6, 6));
         rcu_barrier();
         drop(table);
-        // A long chain goes link by link, each with a callback of its own.
-        for _ in 0..6 {
-            rcu_barrier();
-        }
+        wait_for_chain(6);
         assert_eq!(tally.dropped(), 6);
         Ok(())
     }
